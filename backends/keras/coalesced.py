@@ -44,9 +44,10 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     Raises
     ------
-    TypeError, ValueError
-        A limit or the semantics is invalid, or the optimizer's class raises an error. `build` raises if
-        gradient_accumulation_steps is set and the strategy has several replicas.
+    TypeError, ValueError, IndexError
+        A limit, the semantics or nonfinite is invalid, or the optimizer's class raises an error. `build` raises if
+        gradient_accumulation_steps is set and the strategy has several replicas. `apply` raises if a sparse gradient
+        does not fit its variable.
 
     Notes
     -----

@@ -30,7 +30,7 @@ Hooks, summed = ArrayHooks, coalesce
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
     """Return the methods that replace a model's methods. The new train_step computes a sparse gradient for each weight
-    that the model reads only by rows."""
+    of two dimensions or more that the model reads only by rows."""
     if getattr(keras.config, "is_nnx_enabled", bool)():  # older versions of Keras have no NNX
         raise NotImplementedError("row_sparse: got Keras with NNX enabled; accepted on JAX is Keras without it")
     if type(model).train_step is not keras.Model.train_step:

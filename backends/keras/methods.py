@@ -1,5 +1,5 @@
-"""Replace a method of a single object. Keras looks up methods such as `compile` and `train_step` on the instance, so
-Keras calls the replacement.
+"""Make a replacement for a method of a single object. Keras looks up methods such as `compile` and `train_step` on
+the instance, so Keras calls the replacement.
 
 May import: the standard library.
 """

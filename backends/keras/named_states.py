@@ -36,17 +36,17 @@ def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     Parameters
     ----------
     optimizer : keras.optimizers.Optimizer
-        SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, a class of this package that is
-        derived from one of these, or `Stepped`. For LossScaleOptimizer and MultiOptimizer, the result contains the
-        states of the optimizers inside them.
+        SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, a class derived from one of
+        these, or `Stepped`. For LossScaleOptimizer and MultiOptimizer, the result contains the states of the optimizers
+        inside them.
 
     Returns
     -------
     dict of str to dict of str to array
         A dict that maps the path of each variable to its state. A state contains the arrays as NumPy copies, and
         "step", the number of completed steps, as int32 of shape (1,). If `islices.optim` has an optimizer with the same
-        name and semantics="keras", this optimizer accepts the state. For an optimizer that is not built yet, the result
-        is empty.
+        name, the same options and semantics="keras", this optimizer accepts the state. For an optimizer that is not
+        built yet, the result is empty.
 
     Raises
     ------

@@ -23,19 +23,19 @@ Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 class ByRows(Coalesced):
     """A mixin for optimizers whose step `islices.optim` can also compute. On torch and JAX, `islices.optim` computes
-    the step for sparse gradients, unless `_rule` returns None or the variable is 16-bit."""
+    the step for sparse gradients, unless `_rule` returns None, the variable is 16-bit, or Keras adds up
+    micro-batches."""
 
     def _rule(self, rate: Any) -> Rule | None:
-        """Return the `Rule` that computes the same step, or None if `islices.optim` has no such optimizer for these
-        options."""
+        """Return the `Rule` that computes the same step, or None if Keras must compute the step for these options."""
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
         return super()._for_rule(grad) if self._rule(1.0) is None else grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a variable. Keras computes the step for arrays and for 16-bit variables, and `islices.optim` computes
-        all other steps."""
+        """Update a variable. `islices.optim` computes the step if the gradient is an `IndexedSlices` and the variable
+        is not 16-bit. Keras computes all other steps."""
         if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
             super().update_step(as_array(gradient), variable, learning_rate)
             return

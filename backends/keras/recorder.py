@@ -175,8 +175,8 @@ def _state(optimizer: Any) -> dict[str, Any]:
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
     """Describe the optimizer of a variable with the names that `islices.optim` uses.
 
-    If `islices.optim` does not have Keras's class, or if use_ema is set, the result is {"class": name}. Without
-    use_ema, the result is None for `Stepped`, with a loss scale or micro-batches, and for any other unknown formula.
+    If `islices.optim` does not have Keras's class, or if use_ema is set, the result is {"class": name}. Otherwise, the
+    result is None for `Stepped`, with a loss scale or micro-batches, and for any other unknown formula.
     """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)

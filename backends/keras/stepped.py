@@ -69,8 +69,9 @@ class Stepped(Coalesced):
         Keras's weight_decay is set, and `rule` has rows="touched"; use the weight_decay of `rule` instead. `build`
         raises if gradient_accumulation_steps is set together with a strategy of several replicas, or on JAX with
         use_ema. `build` also raises if a frozen mask does not have one entry per row of a weight. `apply` raises if
-        jit_compile is True on TensorFlow, because XLA cannot update a variable number of rows. `apply` also raises if a
-        variable is passed twice, or if a dense gradient would change rows that `rule` must not change (rows="touched").
+        jit_compile is True on TensorFlow, because shapes are fixed in XLA. `apply` also raises if a variable is passed
+        twice, or if a dense gradient would change rows that `rule` must not change (rows="touched"). For arguments and
+        gradients, see also the errors of `Coalesced`.
     IndexError
         A frozen row does not exist in one of the weights, or, in eager code, an index of a gradient is out of range.
 
@@ -345,7 +346,7 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """Return the arguments from which the rule can be made again, without its learning rate.
+    """Return the name of the rule, and the arguments from which the rule can be made again, except the learning rate.
 
     In the result, hyperparameters are numbers, bools or schedules, and "frozen" is an array or None.
     """

@@ -30,6 +30,7 @@ def row_sparse(model: Model) -> Model:
     JAX.
 
     If the model reads a trainable weight only by lookups of rows, the gradient of this weight contains only these rows.
+    On torch and JAX, the weight must have two dimensions or more.
     An example of a lookup is ``ops.take(weight, ids, axis=0)``, as in keras.layers.Embedding. The model and its layers
     are still ordinary Keras objects.
 
@@ -49,12 +50,12 @@ def row_sparse(model: Model) -> Model:
     Raises
     ------
     TypeError
-        `model` is not a keras.Model or, on JAX, its class defines a `train_step`. `compile` raises if the optimizer
-        accepts only dense gradients (`row_sparse` raises if the model is already compiled). Such optimizers are Muon,
-        ScheduleFreeAdamW, and classes outside of keras.optimizers that do not have the mixin `Coalesced`.
+        `model` is not a keras.Model or, on JAX, its class defines a `train_step`. `compile`, or `row_sparse` for
+        a compiled model, raises if the optimizer accepts only dense gradients. Such optimizers are Muon,
+        ScheduleFreeAdamW, and classes from outside Keras and this package that do not have the mixin `Coalesced`.
     ValueError
-        `compile` raises if gradient_accumulation_steps is set and the strategy has several replicas. On JAX, `fit`
-        raises if a keras.distribution is set.
+        `compile`, or `row_sparse` for a compiled model, raises if gradient_accumulation_steps is set and the strategy
+        has several replicas. On JAX, training raises if a keras.distribution is set.
     NotImplementedError
         Keras runs on JAX with NNX enabled.
 

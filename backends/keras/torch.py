@@ -85,7 +85,7 @@ def writable(variable: Any) -> Any:
 
 def stock(kind: Any) -> Any:
     """Return the class of the objects that ``kind()`` makes, where `kind` is a class in keras.optimizers. On torch,
-    this may be a subclass of `kind`."""
+    the class may be a subclass of `kind`."""
     return type(kind())
 
 

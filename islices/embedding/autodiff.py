@@ -133,8 +133,10 @@ def value_and_grad(
         neither second derivatives nor sparse=, and with per_sample no dense arrays. Only JAX supports sparse= together
         with per_sample. With per_sample, a table has scale_by_freq=True, or dense arrays are differentiated together
         with a lookup of ragged ids or with offsets. Within JAX's scan or vmap, a table with scale_by_freq=True is
-        looked up. With per_sample, a table is looked up within JAX's scan, or used in a product within scan or vmap. In
-        torch, the call is within torch.func.grad or vmap, or a call with sparse= is within another value_and_grad.
+        looked up. With per_sample, a table is looked up within JAX's scan, or used in a product within scan or vmap.
+        With per_sample, a table is looked up within JAX's vmap, and ids have offsets or are ragged. In JAX, a gradient
+        to which a product with `Table.weights` contributes is differentiated again. In torch, the call is within
+        torch.func.grad or vmap, or a call with sparse= is within another value_and_grad.
 
     Notes
     -----

@@ -3,7 +3,7 @@
 The value and the gradient are two operations that use the primitives; `Backend.custom_gradient` combines them. So on
 the CPU, the value and the gradient have the same bits in every framework. The host computes both for arrays in CPU
 memory, unless the code is traced, a second derivative is recorded, or the mode of `execution` is "framework". In traced
-code, compiled kernels may still add the rows of bags. SPEC clause 19.
+code, compiled kernels can still add the rows of bags. SPEC clause 19.
 
 Members that do not count (padding, masked, absent, out of range under a trace) keep their slots in these operations.
 The values of these slots are zeros, or -inf for "max". So these members change no result, shapes stay static, and the

@@ -1,7 +1,7 @@
 """Capture gradients of the embedding layers of an unchanged model.
 
-The adapter hooks the layers (`Backend.capture`). This module converts the layers' lookups and gradients to slices. SPEC
-clauses 12, 14 and 19.
+The adapter hooks the layers (`Backend.capture`). This module converts the layers' lookups and gradients to slices.
+SPEC clauses 12, 14 and 19.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from islices.embedding.per_sample import (
 
 
 def capture(model: Any) -> Capture:
-    """Hook a model's embedding layers, to get the gradients of their weights as slices after a backward pass.
+    """Return a context that hooks a model's embedding layers, to capture the gradients of their weights.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def capture(model: Any) -> Capture:
         The model's type is not supported. Entering the context raises TypeError if the model has no stock embedding
         layers, or if a layer cannot be hooked.
     RuntimeError
-        The context is entered twice, or within a function that torch.compile compiles.
+        The context is entered again before it has ended, or is entered within a function that torch.compile compiles.
 
     Notes
     -----
@@ -98,8 +98,8 @@ def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
 class Capture:
     """The uses of a model's embedding weights within a ``with`` block, and the gradients that reached the uses.
 
-    `capture` returns an instance. The gradients of several forward and backward passes accumulate until `clear`. SPEC
-    clauses 12 and 14.
+    `capture` returns an instance. The gradients of several forward and backward passes accumulate until `clear`.
+    SPEC clauses 12 and 14.
 
     Examples
     --------
@@ -209,10 +209,10 @@ class Capture:
         NotImplementedError
             A layer scales by frequency.
         TypeError
-            Another operation also used the weights, and its gradient cannot be split by sample. Or a Keras model ran
-            in a tf.function that has ended.
+            sample_axis is not an int. Or another operation also used the weights, and its gradient cannot be split by
+            sample. Or a Keras model ran in a tf.function that has ended.
         ValueError
-            Lookups or products have different numbers of samples, or ids have the shape ().
+            sample_axis is negative, lookups or products have different numbers of samples, or ids have the shape ().
         """
         axis, made = check_axis(sample_axis), {}
         for name, lookups, products in self._arrived():

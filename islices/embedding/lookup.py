@@ -281,8 +281,8 @@ def members(
     *,
     in_range: bool = False,
 ) -> Array | None:
-    """Return an int32 array with the shape of ids: 1 for an id that counts in its bag, else 0. Return None if all ids
-    count.
+    """Return an int32 array with the shape of ids: 1 for an id that counts in its bag, else 0. Return None if nothing
+    can exclude an id.
 
     Traced ids that are out of range do not count, unless `in_range` is True.
     """

@@ -294,7 +294,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
     IndexError
         padding_idx is not a row. SPEC clause 12.
     TypeError, ValueError
-        padding_idx is not an int, or is negative for an unknown number of rows.
+        padding_idx is not an int, or is negative or above int64 for an unknown number of rows. Or x is not accepted.
 
     Examples
     --------

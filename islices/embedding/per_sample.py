@@ -186,6 +186,11 @@ class PerSample:
         IndexedSlices
             For a tied table (see `products`), whose gradient covers every row, the result is a dense array (rows,
             width).
+
+        Raises
+        ------
+        MemoryError
+            For a tied table, the dense array would exceed this machine's memory.
         """
         return self._whole(self._slices(self.values, self.indices), _factors(self))
 

@@ -1,8 +1,9 @@
-"""The dense part of a tied table's gradient per sample, stored as factors. An output layer x @ table.T adds this part.
+"""Compute with the dense part of a tied table's gradient per sample, stored as factors. An output layer x @ table.T
+adds this part.
 
-Let g be the gradient with respect to the product. The dense part of sample b is the sum over t of the outer products
-of g[b, t] and x[b, t]. This part has the table's shape and rank at most T. For norms, blocks of its rows are computed
-in float64, and their squares are summed.
+Let g, of shape (B, T, rows), be the gradient with respect to the product. The dense part of sample b is the sum over t
+of the outer products of g[b, t] and x[b, t]. This part has the table's shape and rank at most T. For norms, blocks of
+rows of the dense part are computed in float64, and the squares of the elements are summed.
 
 Let S be the slices and D the dense part. The host uses two shortcuts for the norm of S + D. First, rows of D that
 slices also contain are computed separately and added to the slices' sums. Second, if T is less than the width and x is

@@ -33,8 +33,8 @@ class Table:
     Raises
     ------
     TypeError, ValueError, IndexError
-        weights is not a float array or is 0-d, padding_idx is not a row of weights, or scale_by_freq is not a bool.
-        SPEC clause 12.
+        weights is not a float array, is 0-d or of unknown shape, padding_idx is not a row of weights, or
+        scale_by_freq is not a bool. SPEC clause 12.
 
     Notes
     -----

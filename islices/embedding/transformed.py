@@ -1,4 +1,4 @@
-"""The function that a transformation such as `value_and_grad` returns.
+"""Make the function that a transformation such as `value_and_grad` returns.
 
 Compilers must trace this function, which calls the user's code, but not the rest of islices. Compilers choose by
 module, so this module contains nothing else. May import: the standard library.

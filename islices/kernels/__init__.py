@@ -1,8 +1,8 @@
-"""Compiled kernels on host memory, which compute the same bits as NumPy, but faster.
+"""Decide whether compiled kernels run on host memory. Kernels compute the same bits as NumPy, but faster.
 
-This module decides whether kernels run; the user chooses with `use_kernels`, and the core calls `active`. By default,
-islices imports numba (the extra ``fast``) only for traced code, or when there is enough work to make up for the time of
-the import. Without numba, NumPy computes everything. SPEC clause 20.
+The user chooses with `use_kernels`, and the core calls `active`. By default, islices imports numba (the extra ``fast``)
+only for traced code, or when there is enough work to make up for the time of the import. Without numba, NumPy computes
+everything. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _looked = False
 _lock = Lock()
 #: the number of elements that NumPy computes on, with the same bits, before numba's slow import is worth its time
 WORTH = 1 << 22
-#: the number of elements that NumPy still computes on before that import; 0 if ISLICES_KERNELS is set, and
+#: the number of elements that NumPy still computes on before islices imports numba; 0 if ISLICES_KERNELS is set, and
 #: after ``use_kernels(True)``
 _unpaid: float = 0 if "ISLICES_KERNELS" in os.environ else WORTH
 
@@ -41,11 +41,11 @@ def use_kernels(on: bool) -> Iterator[None]:
     Parameters
     ----------
     on : bool
-        True, the default, chooses compiled kernels, which need numba (``pip install "islices[fast]"``). With False, or
-        without numba, NumPy computes the same bits, but more slowly. The environment variable ISLICES_KERNELS=0 sets
-        the default to False. Importing numba takes most of a second. By default islices imports numba for the first
-        traced call, or once NumPy has computed on 4 million numbers. With ``use_kernels(True)`` or ISLICES_KERNELS=1,
-        islices imports numba for the first call that could use a kernel.
+        True chooses compiled kernels, which need numba (``pip install "islices[fast]"``). With False, or without numba,
+        NumPy computes the same bits, but more slowly. Outside of a block, kernels are on unless the environment
+        variable ISLICES_KERNELS is 0. Importing numba takes most of a second. By default islices imports numba for the
+        first traced call, or once NumPy has computed on 4 million numbers. With ``use_kernels(True)`` or
+        ISLICES_KERNELS=1, islices imports numba for the first call that could use a kernel.
 
     Raises
     ------
@@ -75,8 +75,8 @@ def use_kernels(on: bool) -> Iterator[None]:
 def active(work: float = math.inf) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels should run now on `work` elements, else None.
 
-    While kernels are on and numba is not imported, each call subtracts `work` from a budget. Once the budget is used
-    up, numba is imported.
+    While kernels are on, and until islices tries to import numba, each call subtracts `work` from a budget. Once the
+    budget is used up, islices tries to import numba.
     """
     global _unpaid
     if not _wanted.get():

@@ -40,10 +40,10 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 #: the number of bytes that must be free to compile or load a kernel
 ROOM = 1 << 26
 
-#: the files that a template depends on; numba's cache checks only the date of the file that defines the template
 _PACKAGE = Path(__file__).resolve().parent
 _NAMES = ("core/row_operators.py", "optim/operators.py", "optim/rules.py")
 _BESIDE = tuple(_PACKAGE.parent / name for name in _NAMES)
+#: the files that a template depends on; numba's cache checks only the file that defines the template
 _SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 
 _njit: Any = numba.njit

@@ -244,7 +244,8 @@ def _ends_once(definition: Definition) -> bool:
 def _definition(function: FunctionType) -> Definition | None:
     """Return the parts of a function's source, or None if the source is missing or differs from the code.
 
-    Also return None if the function has positional-only, keyword-only or variadic parameters.
+    Also return None if the function has positional-only, keyword-only or variadic parameters, contains a node of
+    `_SCOPES`, or shares its first line with another function.
     """
     code = function.__code__
     if code.co_kwonlyargcount or code.co_posonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):

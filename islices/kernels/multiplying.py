@@ -23,7 +23,7 @@ def scale_kernel(dtype: str, steps: tuple[str, ...]) -> Kernel:
     def scale(x, c, d, out, first, last):
         """Set out[k], for first <= k < last, to x[k] multiplied or divided by c, then by d if there are two steps.
 
-        Each step rounds once.
+        Each step rounds once in the dtype of computations, and 16-bit results are rounded again when they are stored.
         """
         for k in range(np.uint64(first), np.uint64(last)):
             y = load(x[k])

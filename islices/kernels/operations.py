@@ -1,4 +1,4 @@
-"""The host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
+"""Run the host's operations with compiled kernels: prepare arrays, allocate results and divide work among threads.
 
 The core gets this module from `islices.kernels.active` or `islices.kernels.loaded`. Values have the shape (n,
 *row_shape). float16 values have the dtype float16, and bfloat16 values have the dtype uint16. An input array that is
@@ -88,7 +88,10 @@ def bounds(indices: Host) -> tuple[int, int, bool]:
 
 
 def is_packed(indices: Host, rows: int | None) -> bool:
-    """Return True if `group` can group these indices, provided that all lie within [0, rows)."""
+    """Return True if `group` can surely group these indices, provided that all lie within [0, rows).
+
+    If `rows` is None, return False.
+    """
     return rows is not None and rows.bit_length() + len(indices).bit_length() <= 64
 
 

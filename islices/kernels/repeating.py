@@ -1,7 +1,7 @@
 """Keep groupings of indices, because one training step may need each grouping twice.
 
-A step with clipping groups a gradient's indices to compute the norm, and again to update the table's rows. The second
-call compares the contents of the indices, since the arrays may have been replaced or changed. May import:
+A step with clipping groups a gradient's indices to compute the norm, and again to update the table's rows.
+`kept_groups` compares the contents of the indices, since the arrays may have been replaced or changed. May import:
 `numpy`.
 """
 

@@ -1,12 +1,12 @@
 """Sum squares or absolute values, so that neither the order nor the number of threads changes the result.
 
 A kernel finds the power of two that bounds a block of numbers, and scales float64 numbers by this power to absolute
-values below 1. The kernel cuts each term (a square or an absolute value) at two places below the block's bound. Adding
+values below 1. The kernel cuts each term (a square or an absolute value) at two places below the terms' bound. Adding
 a large constant to a term leaves the term's upper bits as an exact integer; the remainder has the lower bits. Sums of
 integers do not depend on their order. The kernel adds the integers to *bins*, one per power of two, and
 `islices.kernels.totals` combines the bins.
 
-The kernel drops a term's bits below the second cut, which are at most 2^-97 of the block's bound. If a block's numbers
+The kernel drops a term's bits below the second cut, which are at most 2^-97 of the terms' bound. If a block's numbers
 have similar sizes, no bits are dropped, except from squares of float64 numbers. From the number of terms that may drop
 bits, `islices.kernels.totals` decides whether the dropped bits can change the result. If dropped bits can change the
 result, `islices.norms.exact` computes the norm. SPEC clause 7. May import: `numpy`, this folder.

@@ -1,11 +1,11 @@
-"""A pool of threads that run one kernel together; kernels release the GIL.
+"""Run the parts of a kernel in a pool of threads; kernels release the GIL.
 
 numba's threading layers are not suitable: one kills forked children, another aborts when two threads call it at once.
 In this pool, the calling thread works too, and waits only for parts that have begun. A busy pool therefore makes a call
 slower but never blocks it. A forked child process (a DataLoader's worker) makes a new pool. A framework's threads would
 compete with the threads of the pool; `share` makes kernels run in the framework's threads instead. Results do not
-depend on the number of threads: only sums of norms are divided among threads, and these do not depend on the order of
-terms. May import: `islices.core.locks`.
+depend on the number of threads. One thread computes each sum of rows, and the sums for norms do not depend on the order
+of terms. May import: `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
 
     `run(work, n)` calls `work` in up to n threads at once, waits for all calls and returns True. If the framework's
     threads cannot run the work, `run` returns False without calling `work`. `serves()` predicts the result of `run`.
+    If `run` is None, `run_parts` uses only the pool.
     """
     global _shared, _serves
     _shared, _serves = run, serves

@@ -43,7 +43,8 @@ AHEAD, LINES = 4, 4
 _GROUPS = (PLACES,) * 3
 #: converts the numbers of an array to a tuple; a tuple stays in registers
 as_tuple: Any = ndarray.to_fixed_tuple
-#: (the parts of a formula that determine the code, the dtypes) -> the kernel
+#: (the function that makes a kernel, the parts of a formula that determine the code, the dtypes, the options) -> the
+#: kernel
 _made: dict[tuple[Any, ...], Kernel] = {}
 
 
