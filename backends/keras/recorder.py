@@ -93,7 +93,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         model.train_function = None
 
         def back() -> None:
-            model.run_eagerly, model.train_function = eagerly, None
+            model.run_eagerly = eagerly
+            model.train_function = model.test_function = model.predict_function = None
 
         # On TensorFlow, `Coalesced` clips after Keras's hook, because the gradients of replicas are added up only then.
         behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
@@ -121,7 +122,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         loss = method(*args, **kwargs)
         outputs = kwargs.get("y_pred", args[2] if len(args) > 2 else None)
         B = find_backend(loss)
-        if outputs is not None and (B is None or not B.is_traced(loss)):
+        training = kwargs.get("training", True)  # fit also calls this method for validation_data
+        if training and outputs is not None and (B is None or not B.is_traced(loss)):
             self.recorder.add(outputs=_arrays(outputs), loss=_array(loss))
         return loss
 

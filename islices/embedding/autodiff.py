@@ -550,7 +550,7 @@ class _Batch:
         Raise ValueError if there are no arrays, or if the number differs between arrays or from `losses`.
         """
         sizes: set[Any] = self.sizes | ({losses} if losses is not None else set())
-        if len(sizes) != 1 or not self.arrays:
+        if len(sizes) != 1 or -1 in sizes or not self.arrays:
             raise ValueError(
                 f"per_sample: got {len(self.arrays)} arrays beside the differentiated arguments, sizes along "
                 f"sample_axis, and number of losses, {sorted(sizes)}; accepted is at least one array, all with as many "
