@@ -1,4 +1,4 @@
-"""Share memory between NumPy and TensorFlow: NumPy's views of tensors, tensors in NumPy's memory, and copies.
+"""Exchange arrays between NumPy and TensorFlow: NumPy's views of tensors, tensors in NumPy's memory, and copies.
 
 NumPy reads the memory of an eager CPU tensor with the buffer protocol, because ``tensor.numpy()`` would copy. The
 protocol does not support bfloat16, but a bitcast to uint16 also shares memory. In the other direction, DLPack shares

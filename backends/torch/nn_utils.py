@@ -69,7 +69,7 @@ def clip_grad_norm_(
         that the results of existing trainings do not change. "islices" uses max_norm / norm if the norm exceeds
         max_norm. "tensorflow" and "keras" do not sum duplicates before they compute the norm. SPEC clauses 10 and 11.
     group : str, Group or an engine's group object, optional
-        The ranks over which the gradients are distributed, for example those of sharded tables. See
+        The ranks over which the gradients are distributed, for example the gradients of sharded tables. See
         `islices.distributed.get_group`. Each rank passes its parameters, and scales their gradients. Every rank must
         call the function, even if it has no gradients.
     replicated : bool, or list of bools, one per parameter
@@ -153,7 +153,7 @@ def get_total_norm(
     foreach : bool, optional
         This argument is accepted for compatibility, and has no effect.
     group : str, Group or an engine's group object, optional
-        The ranks over which the gradients are distributed, for example those of sharded tables. See
+        The ranks over which the gradients are distributed, for example the gradients of sharded tables. See
         `islices.distributed.get_group`. Every rank must call the function, even if it has no tensors.
     replicated : bool, or list of bools, one per tensor
         True for tensors that are the same on every rank, such as dense gradients after an all-reduce. These tensors

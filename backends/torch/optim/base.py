@@ -253,8 +253,8 @@ class RowOptimizer(torch.optim.Optimizer):
     def _writes(
         self, number: int, group: dict[str, Any], factor: float | None
     ) -> Iterator[tuple[str, Tensor, Request, Mapping[str, Tensor]]]:
-        """Check each parameter with a gradient in a group, and yield (place for error messages, parameter, step, new
-        arrays of the parameter's state).
+        """Check the parameters of a group that have gradients. For each, yield (place for error messages, parameter,
+        step, new arrays of the parameter's state).
 
         If `factor` is not None, each step uses the gradient times `factor`.
         """
