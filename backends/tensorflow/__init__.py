@@ -1,7 +1,7 @@
 """The TensorFlow backend, for eager tensors, variables, and symbolic tensors inside tf.function.
 
-Each primitive consists of one or a few TensorFlow operations, so it runs on any device and in traced code. (Within XLA,
-`unique` and `sum_rows` raise ValueError.) The backend compensates for the following properties of TensorFlow:
+Most primitives consist of one or a few TensorFlow operations, so they run on any device and in traced code. (Within
+XLA, `unique` and `sum_rows` raise ValueError.) The backend compensates for the following properties of TensorFlow:
 
 - `tf.math.segment_sum` does not add rows from left to right. `tf.math.unsorted_segment_sum` does, but is slow with
   several threads. So `tf.scatter_nd` computes sums. On CPUs, `tf.scatter_nd` adds from left to right with any number of

@@ -26,7 +26,7 @@ from islices.embedding.capture import replaced
 
 
 def is_model(x: object) -> bool:
-    """Return True if x is a layer or a model of Keras 3. Keras may use any backend."""
+    """Return True if x is a layer or a model of the imported package keras. Keras may use any backend."""
     return isinstance(x, getattr(getattr(sys.modules.get("keras"), "layers", None), "Layer", ()))
 
 
@@ -219,8 +219,8 @@ def _reading_own() -> Iterator[None]:
 @contextlib.contextmanager
 def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
     """Change the class of the variable within the context. The new class appends `use` to `uses` for each read of the
-    value outside of captured layers that a tape may record. A conversion to a tensor counts only if a gradient passes
-    through the conversion."""
+    value that a tape may record, except reads by captured layers. A conversion to a tensor counts only if a gradient
+    passes through the conversion."""
     kind = type(variable)
 
     def is_other() -> bool:

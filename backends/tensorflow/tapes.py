@@ -153,8 +153,7 @@ def dense_gradient(g: Any, x: Array) -> Array:
 
 
 def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
-    """Convert a gradient of `x` to one with a single axis of slots. TensorFlow's gradient of a gather has all axes of
-    the ids."""
+    """Reshape the values and indices of a gradient of `x`, so that the slots have a single axis."""
     values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
     return tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), dense_shape)
 

@@ -1,4 +1,4 @@
-"""Share memory between NumPy and TensorFlow: NumPy's views of tensors, tensors in NumPy's memory, and copies.
+"""Exchange arrays between NumPy and TensorFlow: NumPy's views of tensors, tensors in NumPy's memory, and copies.
 
 NumPy reads the memory of an eager CPU tensor with the buffer protocol, because ``tensor.numpy()`` would copy. The
 protocol does not support bfloat16, but a bitcast to uint16 also shares memory. In the other direction, DLPack shares
@@ -165,7 +165,7 @@ def fetch(x: Array) -> Host:
 
 def accept(array: Host) -> Array:
     """Return an eager CPU tensor that shares the memory of an array, or contains a copy if the memory cannot be shared.
-    The caller must not use the array afterwards. uint16 becomes bfloat16."""
+    A later write to the array may also change the tensor. uint16 becomes bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
         array = copied(array, array.dtype.newbyteorder("="))

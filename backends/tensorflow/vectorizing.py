@@ -1,5 +1,5 @@
 """Register converters for operations that tf.vectorized_map does not know. Without converters, these operations
-would run in a loop over the members.
+would run in a loop over the members of the batch.
 
 An import of this module registers a converter for each operation, unless the installed TensorFlow already has one. May
 import: `tensorflow`.

@@ -39,9 +39,9 @@ from islices.backends.torch.tracers import (
 from islices.core import modes
 from islices.core.host_memory import zeros
 
-#: In eager code, NumPy allocates zeros on the CPU that have a dtype in `WIDE` and at least this many elements (4 MB in
-#: float32), such as an optimizer's state. NumPy requests pages of 2 MB, and torch does not. A step reads scattered
-#: rows. With torch's pages of 4 KB, address translation would take a tenth of the step.
+#: In eager code, NumPy allocates arrays of zeros on the CPU, such as an optimizer's state, if they have a dtype in
+#: `WIDE` and at least this many elements (4 MB in float32). NumPy requests pages of 2 MB, and torch does not. A step
+#: reads scattered rows. With torch's pages of 4 KB, address translation would take a tenth of the step's time.
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
@@ -50,8 +50,8 @@ VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float3
 FLOATS = tuple(kind for kind in VIEWED if kind.is_floating_point)
 #: The size in bytes of an element of the largest of these dtypes.
 LONGEST = 8
-#: The number of float64 elements in a block. A block fits into the caches. For larger blocks, torch would wake other
-#: threads for every operation.
+#: The number of float64 elements in each row of a block. A block of one row fits into the caches. For longer rows,
+#: torch would wake other threads for every operation.
 BLOCK = 1 << 15
 
 
@@ -382,9 +382,10 @@ def _checked_view(x: Tensor) -> Host | None:
 def _plain_views(x: Tensor) -> tuple[Tensor, Tensor, Host, Host] | None:
     """Return the values and indices of a sparse tensor, and NumPy views of both.
 
-    Return None if autograd or a tracer may record operations on x, or if x is not sparse or its class is not Tensor.
-    Also return None if Tensor.numpy fails for the values or indices, as for bfloat16, or if the dtype of the values is
-    not in `VIEWED`, x stores no values, a storage was freed, or the number of sparse dimensions is not 1.
+    Return None if x requires a gradient, if `plain_eager` returns False, or if x is not a sparse COO tensor of the
+    class Tensor. Also return None if Tensor.numpy fails for the values or indices, as for bfloat16, or if `VIEWED`
+    lacks the dtype of the values. The result is also None if x stores no values, a storage was freed, or the number of
+    sparse dimensions is not 1.
     """
     if type(x) is not Tensor or x.requires_grad or x.layout is not torch.sparse_coo or not plain_eager():
         return None
@@ -419,7 +420,7 @@ def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look |
 
     Return None if `plain_eager` returns False, or if NumPy cannot view one of the tensors. Also return None if the
     class of one of them is not Tensor or Parameter, or if its dtype is not in `VIEWED`. The result is also None if one
-    of the tensors has an empty storage, or is recorded by autograd.
+    of the tensors has an empty storage, or if autograd would record operations on it.
 
     If `written` is True, the caller will write to the tensors. Then the tensors may require gradients. But if a tensor
     is empty, not contiguous, partly outside of its storage, or an inference tensor, the result is None.
@@ -459,7 +460,7 @@ def _holds_anywhere(mask: Tensor) -> bool:
 
 
 def check_data(x: Tensor) -> None:
-    """Raise TypeError if a tensor's values cannot be read, because the tensor is fake, on the device meta, mapped by
+    """Raise TypeError for a tensor without readable values: a tensor that is fake, on the device meta, mapped by
     torch.func.vmap, or recorded by a tracer."""
     fake = type(x) is not Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:

@@ -26,8 +26,8 @@ SPLITTER = 2.0**27 + 1.0
 def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
     """Wrap a function of two tensors, so that one of the arguments may also be a Python number.
 
-    The wrapper converts the number to a tensor, because torch may compute a division by a number as a product with the
-    reciprocal.
+    The wrapper converts the number to a tensor. Otherwise torch may compute the division of or by a number as a product
+    with a reciprocal, and torch.minimum and torch.maximum raise errors.
     """
 
     def call(a: Any, b: Any) -> Tensor:
@@ -72,8 +72,9 @@ def in_bags(values: Tensor) -> bool:
     """Return True if the caller should use `sum_bags` to sum these rows. On the CPU, `sum_bags` is fast only for
     float32.
 
-    Return False in forward mode, if `values` is empty, or if `values` requires a gradient. `sum_bags` calls
-    embedding_bag, for which torch has no forward-mode rule and no second derivative.
+    Return False for dtypes other than float32 and, on CUDA, float64. Also return False in forward mode, if `values` is
+    empty, or if `values` requires a gradient. `sum_bags` calls embedding_bag, for which torch has no forward-mode rule
+    and no second derivative.
     """
     if in_forward_mode():
         return False
@@ -85,7 +86,8 @@ def sum_bags(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Sum the rows of `values` that have the same index, from left to right. Return (sums, distinct indices in
     ascending order).
 
-    torch's embedding_bag computes the sums. On the CPU and on CUDA, a single thread adds all rows of a bag in order.
+    torch's embedding_bag computes the sums. On the CPU and on CUDA, a single thread computes each element of a sum,
+    and adds in order.
     """
     ordered, order = torch.sort(indices, stable=True)
     first = torch.ones(len(indices), dtype=torch.bool, device=indices.device)

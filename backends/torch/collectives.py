@@ -31,7 +31,7 @@ _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def default_group(timeout: float | None) -> Group:
-    """Return the group of all ranks. If this process has not called init_process_group, raise RuntimeError.
+    """Return the group of all ranks. If torch.distributed is not initialized in this process, raise RuntimeError.
 
     If `timeout` is not None, it becomes the group's timeout in seconds.
     """
@@ -44,7 +44,7 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of all ranks, or None if this process has not called init_process_group."""
+    """Return the group of all ranks, or None if torch.distributed is not initialized in this process."""
     return _group_of(dist.group.WORLD, None) if dist.is_available() and dist.is_initialized() else None
 
 

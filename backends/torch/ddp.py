@@ -36,7 +36,7 @@ def register_ddp_hook(
     model : torch.nn.parallel.DistributedDataParallel
         The model. A model can have only one communication hook.
     dense : {"ddp", "islices"} or communication hook
-        Defines how dense gradients are averaged. "ddp" computes the same bits as DDP without a hook. "islices" uses
+        The method that averages dense gradients. "ddp" computes the same bits as DDP without a hook. "islices" uses
         `all_reduce`, whose bits do not depend on the engine. You may also pass a communication hook of DDP, such as
         torch's fp16_compress_hook, which then gets the process group and each dense bucket.
     strategy
@@ -51,10 +51,11 @@ def register_ddp_hook(
 
     Notes
     -----
-    Every rank must call this function. After the backward pass, each sparse gradient is coalesced, is the same on every
-    rank, and has the bits of `all_reduce` with op "mean" in the model's process group. If a rank fails, the backward
-    pass raises RankError on all other ranks. DDP requires that the loss of each rank depends on every sparse layer in
-    every step. So a rank that needs no rows of a table must look up an empty array of ids. SPEC clause 25.
+    Every rank must call this function. After the backward pass, each sparse gradient is coalesced and the same on every
+    rank. The gradient has the bits of `all_reduce` with op "mean" in the model's process group. If `all_reduce` fails
+    on a rank, the backward pass raises RankError on all other ranks. DDP requires that the loss of each rank depends on
+    every sparse layer in every step. So a rank that needs no rows of a table must look up an empty array of ids.
+    SPEC clause 25.
 
     Examples
     --------

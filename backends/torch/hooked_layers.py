@@ -80,8 +80,8 @@ class _Eager:
     """A context in which compiled functions run as ordinary Python code, because compiled code would not run the hooks.
     The effect ends when the last open capture ends.
 
-    The context raises RuntimeError if compiled code enters it. With torch before 2.6, or if Dynamo has not
-    been imported when the first open capture begins, the context has no other effect.
+    The context raises RuntimeError if compiled code enters it. If torch.compiler has no set_stance, or if
+    Dynamo has not been imported when the first open capture begins, the context has no other effect.
     """
 
     def __init__(self) -> None:

@@ -291,11 +291,11 @@ def differentiate(
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
     """Return the object that the differentiated function gets in place of `x`, a leaf of its arguments.
 
-    For a `Table`, this is a new `Recorded`, which is appended to `tables`. For a float tensor, this is a tensor that
-    requires a gradient, which is appended to `variables`. The tensor is `x` itself if autograd treats `x` as a leaf,
-    `x` requires a gradient, and `variables` does not contain `x`. Else the tensor is detached from `x`. Any other
-    tensor, None, a bool, an int, a float and a string stay the same. An object of another type breaks the graph, and so
-    does a table or tensor that an outer differentiation records.
+    For a `Table`, append a new `Recorded` to `tables`, and return it. For a float tensor, append a tensor that requires
+    a gradient to `variables`, and return this tensor. The tensor is `x` itself if autograd treats `x` as a leaf, `x`
+    requires a gradient, and `variables` does not contain `x`. Else the tensor is detached from `x`. Any other tensor,
+    None, a bool, an int, a float and a string stay the same. An object of another type breaks the graph, and so does a
+    table or tensor that an outer differentiation records.
     """
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")

@@ -69,7 +69,7 @@ def clip_grad_norm_(
         that the results of existing trainings do not change. "islices" uses max_norm / norm if the norm exceeds
         max_norm. "tensorflow" and "keras" do not sum duplicates before they compute the norm. SPEC clauses 10 and 11.
     group : str, Group or an engine's group object, optional
-        The ranks over which the gradients are distributed, for example those of sharded tables. See
+        The ranks over which the gradients are distributed, for example the gradients of sharded tables. See
         `islices.distributed.get_group`. Each rank passes its parameters, and scales their gradients. Every rank must
         call the function, even if it has no gradients.
     replicated : bool, or list of bools, one per parameter
@@ -153,7 +153,7 @@ def get_total_norm(
     foreach : bool, optional
         This argument is accepted for compatibility, and has no effect.
     group : str, Group or an engine's group object, optional
-        The ranks over which the gradients are distributed, for example those of sharded tables. See
+        The ranks over which the gradients are distributed, for example the gradients of sharded tables. See
         `islices.distributed.get_group`. Every rank must call the function, even if it has no tensors.
     replicated : bool, or list of bools, one per tensor
         True for tensors that are the same on every rank, such as dense gradients after an all-reduce. These tensors
@@ -176,7 +176,7 @@ def get_total_norm(
 
     Notes
     -----
-    For the orders 1 and 2, the sum over all elements is exact before it is rounded, so the order of the tensors does
+    For the orders 1 and 2, the sum over all elements is exact before it is rounded. So the order of the tensors does
     not matter. SPEC clauses 7 and 8.
 
     Examples
@@ -239,7 +239,7 @@ def clip_grads_with_norm_(
     With the result of `get_total_norm` and the semantics "torch", "mxnet" or "optax", the gradients get the same bits
     as with `clip_grad_norm_`. This function needs no group, because every rank already knows the norm. With "islices"
     the bits may differ, because `clip_grad_norm_` uses the norm before it is rounded to float32. With "tensorflow" and
-    "keras" the results differ, because `clip_grad_norm_` then does not sum duplicates before it computes the norm.
+    "keras" the results may differ, because `clip_grad_norm_` then does not sum duplicates before it computes the norm.
     SPEC clauses 10 and 11.
 
     Examples

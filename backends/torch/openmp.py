@@ -29,7 +29,7 @@ _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 def _entry() -> Any:
     """Return GOMP_parallel, the OpenMP function that torch's libraries call, or None if the process does not have it.
-    Intel's and LLVM's OpenMP also have this function."""
+    Intel's and LLVM's OpenMP also have this function. Also return None if torch was built without OpenMP."""
     if not torch.backends.openmp.is_available():
         return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
@@ -52,9 +52,9 @@ def serves() -> bool:
 
 def run_shared(work: Callable[[], None], threads: int) -> bool:
     """Run work() in at most `threads` threads of the main thread's team, and return True. If work() raises an error,
-    raise it.
+    raise this error.
 
-    If `serves` returns False, run nothing and return False.
+    Raise MemoryError if no thread could begin work(). If `serves` returns False, run nothing and return False.
     """
     if not serves():
         return False
@@ -80,7 +80,8 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
 
 
 def lend() -> None:
-    """Make kernels run in torch's threads from now on, provided that torch's OpenMP has GOMP_parallel."""
+    """Make kernels run in torch's threads whenever `serves` returns True, provided that torch's OpenMP has
+    GOMP_parallel."""
     if _parallel is not None:
         share(run_shared, serves)
 

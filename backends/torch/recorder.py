@@ -35,7 +35,7 @@ class TorchRecorder(Recorder):
     ------
     TypeError, ValueError, OSError
         `model`, `optimizer` or an option is invalid, or a parameter of the optimizer is not in the model. Or the folder
-        already contains steps, or is not writable.
+        already contains steps and `overwrite` is False, or the folder is not writable.
 
     Notes
     -----

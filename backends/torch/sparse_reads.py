@@ -82,8 +82,8 @@ class RowReads(TorchFunctionMode):
     """A torch function mode in which reads of rows have a sparse gradient. The function `is_table` selects the tensors
     for which this applies.
 
-    If a table was cast to another dtype on the same device, a read of the copy reads rows of the table, and casts
-    these rows. `others` maps the id() of a table to a description of its first recorded use that is not a read of rows.
+    If a table was cast to another dtype on the same device, a read of the copy reads and casts rows of the table.
+    `others` maps the id() of a table to a description of its first recorded use that is not a read of rows.
     """
 
     def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:

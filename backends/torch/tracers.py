@@ -1,5 +1,5 @@
-"""Detect whether a transform, mode or tracer of torch is active, such as torch.func, fake tensors, torch.jit.trace or
-make_fx.
+"""Detect active transforms, dispatch modes and tracers of torch, such as torch.func.vmap, FakeTensorMode,
+torch.jit.trace and make_fx.
 
 NumPy must not compute with the memory of tensors that a transform wraps, or whose operations a tracer records. A tracer
 would treat values that NumPy reads from this memory as constants. May import: `torch`.
@@ -27,11 +27,11 @@ if hasattr(USUAL, "raw_repr"):
     UNUSUAL = ~USUAL.raw_repr()
 
     def at_work() -> bool:
-        """Return True if a transform, a mode or a tracer intercepts the operations of this thread."""
+        """Return True if a transform, a dispatch mode or a tracer intercepts the operations of this thread."""
         return bool(_included().raw_repr() & UNUSUAL)
 
     def plain_eager() -> bool:
-        """Return True if no transform, mode or tracer intercepts this thread's operations, and forward-mode
+        """Return True if no transform, dispatch mode or tracer intercepts this thread's operations, and forward-mode
         differentiation is off. Autograd may still record the operations."""
         return forward_ad._current_level < 0 and not _included().raw_repr() & UNUSUAL
 else:  # torch before 2.6; these functions take three times as long as those above
@@ -95,6 +95,7 @@ def is_traced(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def bare() -> Iterator[None]:
-    """Disable all transforms and modes within the context, so that operations run directly on the memory of tensors."""
+    """Disable all transforms and dispatch modes within the context, so that operations run directly on the memory of
+    tensors."""
     with _C._DisableFuncTorch(), _disable_current_modes():
         yield

@@ -582,7 +582,8 @@ class SGD(RowOptimizer):
 
 
 class SparseAdam(RowOptimizer):
-    """Lazy Adam with the arithmetic of torch.optim.SparseAdam. By default, dense gradients raise an error.
+    """Lazy Adam with the arithmetic of torch.optim.SparseAdam. By default, a step raises an error for a dense
+    gradient.
 
     For sparse gradients, ``Adam(params, semantics="torch")`` computes the same steps; for dense gradients, it computes
     the steps of torch.optim.Adam.
@@ -602,7 +603,7 @@ class SparseAdam(RowOptimizer):
     Raises
     ------
     TypeError, ValueError, IndexError
-        An option or a gradient is invalid. The call changes nothing.
+        An argument is invalid. The call changes nothing.
 
     Notes
     -----

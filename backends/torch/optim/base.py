@@ -1,5 +1,4 @@
-"""Define the base class of `islices.backends.torch.optim`, a torch.optim.Optimizer whose steps `islices.optim`
-computes.
+"""Define `RowOptimizer`, a torch.optim.Optimizer whose steps `islices.optim` computes.
 
 All formulas are in `islices.optim`. This module manages the groups of parameters. A step covers all groups, and checks
 everything before it changes any parameter.
@@ -112,7 +111,8 @@ class RowOptimizer(torch.optim.Optimizer):
     ------
     TypeError, ValueError, IndexError
         A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. A step also
-        raises an error if a gradient, a group or a state is invalid. The step then changes no parameter and no state.
+        raises an error if a gradient, a group, a state or max_norm is invalid. The step then changes no parameter and
+        no state.
 
     Attributes
     ----------
@@ -186,8 +186,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Raises
         ------
         TypeError, ValueError, IndexError
-            A gradient, a group or a state is invalid; the message contains the position of the parameter or group. The
-            call changes no parameter and no state.
+            A gradient, a group, a state or max_norm is invalid. The message contains the position of the parameter or
+            group, unless max_norm is invalid. The call changes no parameter and no state.
         """
         loss = None
         if closure is not None:
@@ -201,7 +201,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Return True if `step` must unscale gradients in place of the GradScaler. The result is True if any gradient
+        """Return True if `step` must unscale gradients instead of the GradScaler. The result is True if any gradient
         is float16, because torch's GradScaler rejects float16 gradients.
 
         During a step that must unscale, torch sets the attributes ``grad_scale`` and ``found_inf`` of the optimizer.
@@ -253,8 +253,8 @@ class RowOptimizer(torch.optim.Optimizer):
     def _writes(
         self, number: int, group: dict[str, Any], factor: float | None
     ) -> Iterator[tuple[str, Tensor, Request, Mapping[str, Tensor]]]:
-        """Check each parameter with a gradient in a group, and yield (place for error messages, parameter, step, new
-        arrays of the parameter's state).
+        """Check the parameters of a group that have gradients. For each, yield (place for error messages, parameter,
+        step, new arrays of the parameter's state).
 
         If `factor` is not None, each step uses the gradient times `factor`.
         """

@@ -67,9 +67,9 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     -------
     dict of str to dict of str to Tensor
         For each parameter, its arrays under the names of `islices.optim`, such as "m" and "v", and the step count
-        "step" of shape (1,). torch.optim.SGD counts no steps, so its state lacks "step". Parameters that no step has
-        updated are left out. The arrays are the optimizer's arrays, not copies, but "step" may be a copy, and sparse
-        arrays become dense copies.
+        "step" of shape (1,). torch.optim.SGD counts no steps, so its state lacks "step". Parameters for which the
+        optimizer has no state are left out. The arrays are the optimizer's arrays, not copies, but "step" may be a
+        copy, and sparse arrays become dense copies.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     ------
     TypeError, ValueError
         The type of `optimizer`, `model` or `states` is not accepted. A name in `states` is not a parameter of the
-        optimizer. An array is unknown, missing or of the wrong shape. `semantics` is missing, the amsgrad maximum
+        optimizer. An array is unknown, missing or invalid. `semantics` is missing or unknown, the amsgrad maximum
         cannot be converted (optax), or the learning rate that converts the momentum is 0. The call changes no state.
 
     Examples
