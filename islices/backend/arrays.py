@@ -48,8 +48,8 @@ class Arrays(Part):
 
     @optional("nothing is traced")
     def is_traced(self, x: Array) -> bool:
-        """Return True if the value of x is not known, as inside jax.jit, jax.grad, vmap and tf.function, or for a
-        tensor without data."""
+        """Return True if the value of x is not known, as inside jax.jit, vmap and tf.function, or for a tensor without
+        data. JAX's tracers inside jax.grad count too."""
         return False
 
     @optional("no gradient is recorded")
@@ -67,8 +67,8 @@ class Arrays(Part):
         A bfloat16 input is an array with a dtype of that name (ml_dtypes) or a uint16 array. The conversion never
         narrows silently. If the framework would store int64 as int32, the values are checked; IndexError names the
         position of a value that does not fit. If the framework cannot store float64, TypeError names the setting that
-        allows it. For a dtype that a gradient cannot have (text, objects), the method may raise an error, or return an
-        array for which the core then raises an error.
+        allows it. For a dtype that a gradient cannot have (text, objects), the method may raise an error. If it returns
+        an array of this dtype, the core raises an error.
         """
         bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
         copy = np.array(bits, bits.dtype.newbyteorder("="), order="C")

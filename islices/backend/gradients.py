@@ -53,7 +53,7 @@ class LookedUp(NamedTuple):
 
 @dataclass
 class LayerUse:
-    """One call of a stock embedding layer within `Backend.capture`; ``upstream`` is set by the backward pass."""
+    """One call of a stock embedding layer within `Backend.capture`; the backward pass sets ``upstream``."""
 
     layer: str  # the layer's name in the model, as the framework spells it
     ids: Array  # the integers that the layer got
@@ -67,7 +67,7 @@ class LayerUse:
     weights: Array | None = None  # has the shape of ids
     rows: Array | None = None  # if combiner is "max": the looked-up rows, (n, *row_shape), as constants
     #: A function that returns an object while a backward pass may still set upstream, and None afterwards. The field is
-    #: None if the framework cannot tell whether a backward pass may follow.
+    #: None if the framework does not show whether a backward pass may follow.
     awaited: Callable[[], object] | None = None
 
 
@@ -166,9 +166,9 @@ class Gradients(Arrays):
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
         """Return `value` as a function of the arrays that has `backward` as its gradient.
 
-        The value was computed from the arrays without a recorded gradient. ``backward(value, arrays, upstream)``
-        consists of differentiable operations and is linear in upstream. Override this method if the framework has
-        forward-mode derivatives.
+        The framework has not recorded the operations that computed the value from the arrays.
+        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream. Override
+        this method if the framework has forward-mode derivatives.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -181,16 +181,17 @@ class Gradients(Arrays):
     def differentiate(self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]) -> Differentiated:
         """Return (loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
-        `fn` is called with variables that the framework differentiates, and with sources that have the same weights and
-        a recorder of this differentiation. `gradients` contains a dense array for each variable (zeros if the loss does
-        not depend on the variable). `lookups` contains one list per source, with a `LookedUp` per lookup, in order, and
-        a `ProductUse` or `WholeUse` for each other use of the weights. Apart from a `WholeUse`, no table-sized array is
-        allocated: the framework differentiates with respect to the rows or bags that the recorder returned. If a source
-        already has a recorder of an outer differentiation, that recorder reads the rows, so that second derivatives are
-        correct. If the framework has no second derivatives, the method raises NotImplementedError for a source with a
-        recorder. A recorder raises TypeError where its gradient would be wrong, as in a loop body or in a graph that is
-        traced separately. `fn` has checked that the loss is one floating-point number or a vector of such numbers. For
-        a vector the sum is differentiated, and the vector is returned.
+        The framework differentiates with respect to the variables that `fn` gets. The sources that `fn` gets have the
+        weights of `sources`, and a recorder of this differentiation. `gradients` contains a dense array for each
+        variable (zeros if the loss does not depend on the variable). `lookups` contains one list per source, with a
+        `LookedUp` per lookup, in order, and a `ProductUse` or `WholeUse` for each other use of the weights. Apart from
+        a `WholeUse`, no table-sized array is allocated: the framework differentiates with respect to the rows or bags
+        that the recorder returned. If a source already has a recorder of an outer differentiation, that recorder reads
+        the rows, so that second derivatives are correct. If the framework has no second derivatives, the method raises
+        NotImplementedError for a source with a recorder. A recorder raises TypeError where its gradient would be wrong,
+        for example in the body of a tf.while_loop or in a separately traced graph. `fn` has checked that the loss is
+        one floating-point number or a vector of such numbers. For a vector the sum is differentiated, and the vector is
+        returned.
 
         A framework with a tape (torch, TensorFlow, MXNet) watches the rows or bags that the recorder returns, and
         computes their gradients after `fn`. A framework that differentiates functions (JAX) first traces `fn` without a

@@ -22,8 +22,8 @@ class Look(NamedTuple):
     dtypes: list[str]
     shapes: list[Shape]
     traced: list[bool]
-    #: `Backend.host_view` of each array; None if the core needs no views, or if an array has no view, is traced, or has
-    #: its gradient recorded
+    #: `Backend.host_view` of each array, or None if the core needs no views. Also None if an array has no view or is
+    #: traced, or if the framework records operations on an array.
     views: list[Host] | None
     #: `Backend.memory_span` of each array, if the adapter found it at the same time
     spans: list[tuple[int, int]] | None = None

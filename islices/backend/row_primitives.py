@@ -63,15 +63,15 @@ class RaggedParts(NamedTuple):
     samples: Array  # (n,) integers: the outermost row of each number
     batch: Array  # an array with one entry per outermost row
     structure: tuple[Array, ...]  # integers that are equal for arrays whose rows have the same structure
-    #: a function from rows (n, ..., *row_shape), one per number, to a ragged array of rows with the same structure;
-    #: None if the framework has no such array
+    #: a function from one row per number, (n, ..., *row_shape), to a ragged array of rows with the same structure; None
+    #: if the framework has none
     with_rows: Callable[[Array], Any] | None
     #: a function from one entry per bag, (bags, *row_shape), to an array with the structure of the bags
     with_bags: Callable[[Array], Any]
 
 
 class Slots(NamedTuple):
-    """The slots of a gradient, stored as arrays from which nothing has been computed yet.
+    """The slots of a gradient, stored as the arrays from which the slots' values are computed.
 
     Slot k belongs to row indices[k], and contains ``values[positions[k]] * factor``, rounded to the dtype of values.
     """
@@ -98,7 +98,7 @@ class RowPrimitives(Arrays):
     native_of_views : bool
         True if `to_native` also accepts indices as a NumPy array.
     sentinel_padding : bool
-        True if traced code cannot drop slots, so that `select` gives these slots the sentinel index instead.
+        True if traced code cannot drop slots, so that `select` gives the slots to drop the sentinel index instead.
     whole_floats : bool
         True if the framework's layers accept ids and masks that are floats with whole numbers (MXNet).
     """
@@ -146,8 +146,8 @@ class RowPrimitives(Arrays):
     def coalesce_few(self, x: Any) -> Any:
         """Coalesce a native sparse object with one kernel call, which also checks the indices.
 
-        Return None if x is dense, coalesced or padded, or if no kernel can do this. The core then coalesces x, and
-        raises the errors. Adapters may implement this method to make small calls faster.
+        Return None if x is dense, coalesced or padded, or if no kernel can do this. The core then coalesces x, or
+        raises an error if x is not valid. Adapters may implement this method to make small calls faster.
         """
         return None
 

@@ -55,10 +55,12 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Raises
     ------
     TypeError
-        x is dense (use `from_dense`), the framework of x is not supported, or a dtype is not supported.
+        x is not a sparse gradient of a supported framework (use `from_dense` for a dense array). Or a dtype,
+        dense_shape or validate is not accepted.
     ValueError, IndexError
         x is not row-sparse, the values or indices of x do not fit the shape, or x claims to be coalesced but is not.
-        Or torch is recording the gradient of x. SPEC clauses 1 and 2.
+        Or dense_shape is not valid. Or x is a torch tensor that requires a gradient, while torch records operations.
+        SPEC clauses 1 and 2.
 
     Examples
     --------
@@ -117,7 +119,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     Raises
     ------
     TypeError
-        s is not an IndexedSlices, or like is not a sparse object of the framework of s.
+        s is not an IndexedSlices, or like is not a sparse object of the framework of s. For NumPy, like is not checked.
     ValueError
         The framework's type cannot represent s. The types of torch, JAX and MXNet need a known number of rows, and
         torch's type fewer than 2^63 elements. MXNet's type also needs fewer than 2^31 - 1 elements, and rows with at
@@ -286,7 +288,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
         x is 0-d, or indices contains a row twice. Or x is traced and indices is None, so that the nonzero rows are
         unknown. SPEC clause 1.
     TypeError, IndexError
-        x is not a dense array of a supported dtype, indices are not a 1-D integer array, or an index is out of range.
+        x is not a dense array of a supported dtype, indices are not 1-D int32 or int64, or an index is out of range.
 
     Examples
     --------
@@ -321,10 +323,10 @@ def nonzero_rows(x: Host) -> Host:
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
-    """Return indices as an array of the backend, after checks. A NumPy array of integers is converted.
+    """Return indices as an array of the backend, after checks. A NumPy array of int32 or int64 is converted.
 
-    Raise TypeError unless indices are 1-D integers. Unless they are traced, raise IndexError for an index out of range,
-    and ValueError for a duplicate.
+    Raise TypeError unless indices are a 1-D array of int32 or int64. Unless the indices are traced, raise IndexError
+    for an index out of range, and ValueError for a duplicate.
     """
     if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
         indices = backend.asarray(indices, like)
@@ -359,8 +361,8 @@ def convert(x: Any, backend: str | Backend) -> Any:
     Raises
     ------
     TypeError
-        The target lacks a dtype of x, such as bfloat16 in NumPy without ml_dtypes, or float64 in JAX without
-        jax_enable_x64.
+        A leaf is not a gradient, or the target lacks a dtype of x. For example, NumPy without ml_dtypes lacks bfloat16,
+        and JAX without jax_enable_x64 lacks float64.
     IndexError
         The target stores int64 as int32, and a number does not fit. SPEC clause 1.
 
@@ -390,7 +392,7 @@ def convert(x: Any, backend: str | Backend) -> Any:
 
 
 def is_sparse(x: object) -> bool:
-    """Return True if x is an IndexedSlices, a tf.IndexedSlices, or a sparse array of torch, JAX or MXNet.
+    """Return True if x is an IndexedSlices, or a sparse object of a framework, such as a tf.IndexedSlices.
 
     Parameters
     ----------
@@ -436,6 +438,8 @@ def leaves(tree: Any) -> list[Any]:
     ------
     TypeError
         The structure contains another object, such as a generator, a dataclass or a string.
+    ValueError
+        The structure has more than 100 nested levels.
 
     Notes
     -----
@@ -470,6 +474,8 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     ------
     TypeError
         fn is not callable, or the structure contains another object, such as a generator, a dataclass or a string.
+    ValueError
+        The structure has more than 100 nested levels.
 
     Notes
     -----

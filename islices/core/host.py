@@ -21,7 +21,7 @@ from islices.backend import Array, Backend, Gradient, Host, Shape, elements_meet
 from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host_memory import empty, zeros
 
-#: the number of float64 elements in a block; several blocks fit the second-level cache
+#: the largest number of columns in a block; several rows of this many float64 elements fit the second-level cache
 BLOCK = 1 << 15
 #: the largest number of remaining rows that `_fold` may finish one by one instead of layer by layer
 HEAVY_ROWS = 128
@@ -237,7 +237,7 @@ class HostBackend(Backend):
         return x
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        return forward  # NumPy records no gradients
+        return forward  # NumPy records no operations
 
 
 def native_order(x: Host) -> Host:

@@ -25,7 +25,7 @@ from islices.core.trees import aligned, flatten, rebuild
 
 T = TypeVar("T")
 
-#: the dtypes that a scalar may have
+#: the dtypes of arrays that `number_of` converts to a number
 REAL = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -47,7 +47,7 @@ def scale(x: T, c: Any) -> T:
     Raises
     ------
     TypeError
-        c is not a real number, or x contains integers and c is not an integer.
+        c is not a real number, x contains integers and c is not an integer, or a leaf is not a gradient.
     ValueError
         x contains integers, and c is out of the range of their dtype.
 
@@ -79,9 +79,9 @@ def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
 def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     """Round a scalar argument as SPEC clause 18 requires.
 
-    Return a Python number that the values' dtype (float32 for 16-bit values) represents exactly. If c is traced or its
-    gradient is recorded, return an array of that dtype with the shape of c, () or (1,). Raise TypeError or ValueError
-    if c is not accepted.
+    Return a Python number that the values' dtype (float32 for 16-bit values) represents exactly. If c is traced, or if
+    the framework records operations on c, return an array of that dtype with the shape of c, () or (1,). Raise
+    TypeError or ValueError if c is not accepted.
     """
     dtype = B.dtype(values)
     if type(c) is float and dtype in FLOATS:  # nearly always
@@ -121,7 +121,7 @@ def round_float(c: float, dtype: str) -> float:
 
 
 def as_float(c: Any) -> float:
-    """Return c as a float, or an infinity if c is an int that is too large for a float."""
+    """Return c as a float, or an infinity if c is too large for a float."""
     try:
         return float(c)
     except OverflowError:
@@ -265,7 +265,7 @@ def add(*xs: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        A leaf is not a gradient, or structures, frameworks, dtypes or shapes differ.
+        There is no argument, a leaf is not a gradient, or structures, frameworks, dtypes or shapes differ.
     IndexError
         An index of a gradient with an unknown number of rows is out of the range of the other gradients' rows.
 

@@ -62,7 +62,7 @@ class _Collector:
             self.holders.remove(threading.get_ident())
 
     def after_fork(self) -> None:
-        """Remove the threads that do not exist in a forked child from the holders. If no holder is left, restore the
+        """Remove from the holders the threads that do not exist in a forked child. If no holder is left, restore the
         collector.
         """
         self.changing = threading.RLock()

@@ -2,7 +2,7 @@
 
 An operation is a function ``fn(backend, *arrays, **static)`` that uses the methods of `Backend`, or the name of one
 such method. `run` runs an operation. In mode "host", the operation gets `HOST` and views of the arrays' memory. In mode
-"framework", and for arrays without views (traced, outside CPU memory, or with a recorded gradient), the operation gets
+"framework", and for arrays without views (traced, outside CPU memory, or with recorded operations), the operation gets
 the arrays and their backend. On the host, compiled kernels replace some methods (`islices.kernels.operations.KERNELS`)
 if kernels are on and support the arguments. NumPy arrays are on the host in both modes.
 """
@@ -36,9 +36,10 @@ def execution(mode: str) -> Iterator[None]:
     mode : {"host", "framework"}
         In mode "host", the default, NumPy or compiled kernels compute on views of the framework's CPU memory. In mode
         "framework", the framework's operations compute, on any device. Even in mode "host", the framework's operations
-        compute on arrays outside CPU memory, on arrays with a recorded gradient, and in traced code (jax.jit,
-        tf.function). This rule has two exceptions. Compiled kernels may run within traced code on the CPU. Norms,
-        clipping and bags have custom gradients, so the host computes them even while a gradient is recorded.
+        compute on arrays outside CPU memory, and in traced code (jax.jit, tf.function). The same holds for arrays on
+        which the framework records operations. This rule has two exceptions. Compiled kernels may run within traced
+        code on the CPU. Norms, clipping and bags have custom gradients, so the host computes them even while the
+        framework records operations.
 
     Raises
     ------

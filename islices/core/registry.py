@@ -53,7 +53,7 @@ def list_backends() -> list[str]:
 
 
 def get_backend(name_or_array: Any) -> Backend:
-    """Return the backend of a name, an array, a native sparse object or an `IndexedSlices`, or a `Backend` itself.
+    """Return the backend of a name, array, native sparse object or `IndexedSlices`; return a `Backend` unchanged.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def get_backend(name_or_array: Any) -> Backend:
     Raises
     ------
     ModuleNotFoundError
-        The named framework is not installed; the message contains the command that installs it.
+        The framework of a built-in backend is not installed; the message contains the command that installs it.
     ValueError
         No backend has that name, or several packages claim the name.
     TypeError

@@ -40,8 +40,8 @@ def coalesce(x: T) -> T:
     Returns
     -------
     same type as x
-        If x is known to be coalesced and has no padding, the result is x itself. Any other result under jax.jit is
-        `padded` and has as many slots as x. The unused slots are at the end, with the index ``rows`` and zeros as
+        If x is known to be coalesced and has no padding, the result is x itself. Any other sparse result under jax.jit
+        is `padded` and has as many slots as x. The unused slots are at the end, with the index ``rows`` and zeros as
         values.
 
     Raises
@@ -82,7 +82,7 @@ def to_dense(x: Any) -> Any:
     ------
     ValueError
         The number of rows is unknown.
-    TypeError, IndexError
+    TypeError, ValueError, IndexError
         A leaf is not a gradient, or its indices are not valid (SPEC clause 2).
     MemoryError
         The array would exceed this machine's memory; nothing has been allocated.
@@ -114,10 +114,10 @@ def _to_dense(s: Any) -> Any:
 
 
 def check_memory(subject: str, shape: tuple[int, ...], dtype: str, remedy: str) -> None:
-    """Raise MemoryError for a dense array that exceeds this machine's memory, before anything is allocated."""
+    """Raise MemoryError for a dense array that exceeds this machine's memory or NumPy's limit. Allocate nothing."""
     item = host_dtype(dtype).itemsize
     nbytes = math.prod(shape) * item
-    # NumPy makes no array whose nonzero dimensions multiply to more than int64, even if it has no elements
+    # NumPy makes no array whose nonzero dimensions amount to more bytes than an int64, even if it has no elements
     if nbytes > _physical_memory() or math.prod(n for n in shape if n) * item > LARGEST:
         raise MemoryError(
             f"x: to_dense of {subject} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
@@ -162,8 +162,9 @@ def keep_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask does not have one entry per row of x. Traced rows
-        may be out of range. SPEC clause 13.
+        A row is out of range, the dtype of rows is not accepted, or a mask does not have one entry per row of x. Or a
+        leaf is 0-d or not a gradient, or rows is a mask and the number of rows is unknown. The range of traced row
+        numbers is not checked. SPEC clause 13.
 
     Examples
     --------
@@ -192,8 +193,9 @@ def drop_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is not accepted, or a mask does not have one entry per row of x. Traced rows
-        may be out of range. SPEC clause 13.
+        A row is out of range, the dtype of rows is not accepted, or a mask does not have one entry per row of x. Or a
+        leaf is 0-d or not a gradient, or rows is a mask and the number of rows is unknown. The range of traced row
+        numbers is not checked. SPEC clause 13.
 
     Examples
     --------

@@ -46,18 +46,19 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     -------
     same type as table
         Use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in place. JAX arrays
-        and tf.Tensors cannot change, so the result is a new array.
+        and tf.Tensors cannot change, so the result is a new array or a new Table.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        The frameworks, dtypes or shapes of table and x differ, an index is out of range, op is "div" for integers, or
-        op is unknown. The table is unchanged.
+        table is neither a Table nor a dense array, its array must not be written, or x is not a sparse gradient. Or the
+        frameworks, dtypes or shapes of table and x differ, an index is out of range, or op is unknown. Or op is "div",
+        and the table contains integers. The table is unchanged.
 
     Notes
     -----
     Every slice is applied to its row, in order of occurrence. Sums, products and quotients of 16-bit types are computed
-    in float32 and rounded once at the end. Rows without slices keep their bits. No gradient is recorded.
+    in float32 and rounded once at the end. Rows without slices keep their bits. No gradient flows through the call.
     SPEC clause 15.
 
     Examples

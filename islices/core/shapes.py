@@ -6,7 +6,7 @@ import math
 
 #: the largest number of dimensions of a dense_shape
 MOST_NDIM = 64
-#: the largest number of dimensions that all supported versions of NumPy allow; it is the limit of NumPy 1
+#: the largest number of dimensions that all supported versions of NumPy allow
 COMMON_NDIM = 32
 
 

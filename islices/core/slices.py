@@ -59,7 +59,7 @@ class IndexedSlices:
     ValueError
         Shapes are not valid or do not fit, or indices do not ascend although coalesced is True.
     IndexError
-        An index lies outside [0, rows); the message names the first one.
+        An index lies outside [0, rows) and does not mark an empty slot; the message names the first such index.
 
     Examples
     --------
@@ -477,8 +477,8 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
 
 
 def check_padding(s: IndexedSlices, shape: Shape) -> None:
-    """Raise ValueError if s is padded and `shape` has another number of rows than s. The padding slots of s have the
-    number of rows of s as their index, so the other shape might turn them into rows."""
+    """Raise ValueError if s is padded, its number of rows is known, and `shape` has another number of rows. The padding
+    slots of s have the number of rows of s as their index, so the other shape might turn them into rows."""
     rows = s.dense_shape[0]
     if s.padded and rows is not None and shape[0] != rows:
         raise ValueError(

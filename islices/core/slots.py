@@ -18,7 +18,7 @@ from islices.core.slices import IndexedSlices
 
 
 class SlotValues(Deferred):
-    """The values of slots. If `values` is None, the first read computes the values.
+    """The values of slots. If `values` is None, the first read computes the values; in traced code, every read does.
 
     `values` contains the values if they are already known.
     """
@@ -54,8 +54,8 @@ def slots_of(s: IndexedSlices) -> Slots:
 def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
     """Return the arrays that slices store: (values, indices) if the values are stored.
 
-    If the values are not computed yet, return the array of rows, the indices, and the positions if there are any. The
-    factor is left out.
+    If the values come from slots, return the array of rows, the indices, and the positions if there are any. The factor
+    is left out.
     """
     values, indices = s._values, s._indices
     if not (isinstance(values, Deferred) or isinstance(indices, Deferred)):  # nearly always

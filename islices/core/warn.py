@@ -10,7 +10,7 @@ OURS = ("islices", "contextlib", "jax", "keras", "optax", "tensorflow", "torch")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that shows the nearest calling line outside of islices and the frameworks."""
+    """Issue a warning that shows the nearest calling line outside of the modules in `OURS`."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Compute exact norms of gradients and derivatives of the norms, and clip by norms. SPEC clauses 7 to 11.
+"""Compute exact norms of gradients, compute the derivatives of the norms, and clip by norms. SPEC clauses 7 to 11.
 
 Two clipping functions that come from optax, and the type `Semantics`, are public here. All other norms and clipping
 functions are public in `islices` itself.

@@ -63,8 +63,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ValueError
         lo > hi, a bound is NaN, the bounds would change absent rows, or semantics is unknown. SPEC clause 9.
     TypeError
-        A bound is not a real number or a 0-d array of the framework; or x contains integers, and a bound is neither an
-        int nor infinite.
+        A bound is neither a real number nor a 0-d array of the framework. Or x contains integers, and a bound is
+        traced, or is neither an int nor infinite.
 
     Examples
     --------
@@ -326,8 +326,8 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     max_norm : float, or 0-d array of the framework
         If a row's norm is finite, 0 makes the row's values zero, and inf does not change them.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm: "propagate" makes the stored values of its row NaN, "raise" raises
-        FloatingPointError, and "zero" makes these values zero.
+        The effect of a NaN or infinite norm: "propagate" makes the stored values of its row NaN, "zero" makes them
+        zero, and "raise" raises FloatingPointError.
 
     Returns
     -------

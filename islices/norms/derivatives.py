@@ -2,8 +2,8 @@
 computation of the norms.
 
 `islices.norms.exact` computes a norm with cuts and exact sums, on the host or in traced code. Autograd through these
-steps would give no finite gradient at 0. So callers compute a norm or a clipped gradient from constants, and this
-module then *attaches* the value: `Backend.with_gradient` makes the known value a function of its inputs. The gradient
+steps would give no finite gradient at 0. So callers compute a norm or a clipped gradient from constants. This module
+then *attaches* the value: `Backend.with_gradient` makes the known value a function of its inputs. The gradient
 consists of primitives and attached norms, so derivatives of every order are those of the formula. The gradient is
 computed in the norm's dtype, because JAX without x64 has no wider dtype. SPEC clauses 7 and 10.
 
@@ -31,7 +31,7 @@ from islices.norms.exact import as_rows
 class Layout(NamedTuple):
     """The static part of a `Member`, which describes how the slots of a leaf contribute to norms."""
 
-    #: True: one norm for each distinct row (each entry along axis 0 of a dense array); False: one norm of all elements
+    #: True for one norm per distinct row (per entry along axis 0 of a dense array), False for one norm of all elements
     by_row: bool = False
     summed: bool = False  # True if duplicates count as their sum
     rows: int | None = None  # the number of the table's rows, for slices
@@ -42,8 +42,8 @@ class Member(NamedTuple):
 
     layout: Layout
     values: Array
-    #: () for a dense array, or for slices without empty slots whose duplicates need no sum; (indices,) for other
-    #: slices; (indices, the position of each slot's norm) for slices with one norm per row
+    #: () for a dense array, and for slices that need no sums and no mask of empty slots. Other slices have (indices,),
+    #: or (indices, the position of each slot's norm) if each row has a norm.
     keys: tuple[Array, ...] = ()
 
 
@@ -112,8 +112,8 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
 def attach_refusal(backend: Backend, norms: Array, values: Array, reason: str) -> Array:
     """Return known norms whose gradient with respect to `values` is not supported.
 
-    Raise ValueError if a gradient is being recorded. Only the computation of the gradient shows whether traced code is
-    differentiated, so in traced code the error comes later.
+    Raise ValueError if the framework is recording operations on `values`. Only the computation of the gradient shows
+    whether traced code is differentiated, so in traced code the error comes later.
     """
 
     def refuse(*_: object) -> NoReturn:

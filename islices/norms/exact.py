@@ -5,12 +5,12 @@ differ between frameworks. This module cuts every term into a multiple of one la
 The multiples of one unit can be added in any order without rounding. With two cuts (more for very many terms), the sums
 of the multiples and of the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it
 lies close to the midpoint of two adjacent float64 numbers. In that case `_finish` finds the sign of the exact sum minus
-the midpoint: it reads a few bits of all terms at a time, from the highest down, until the sign is certain or no bit is
-left.
+the midpoint. The function reads the terms a few bits at a time, from the highest down, until the sign is certain or no
+bit is left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
 rounding", SIAM J. Sci. Comput. 31(1), 2008, which also contains `_power_of_two` under the name NextPowerTwo. A square
-of a float32 is exact in float64; a float64 is first cut into two halves, and only the square of the lower half may be
+of a float32 is exact in float64. A float64 is first cut into two halves, and only the square of the lower half may be
 rounded. `_digits` cuts the halves as in T. J. Dekker, "A floating-point technique for extending the available
 precision", Numer. Math. 18, 1971.
 
@@ -120,7 +120,7 @@ class Extent(NamedTuple):
 
 #: Several sums for each row, each of shape (k,); all but the last are exact.
 Sums = tuple[Array, ...]
-#: a function that computes these sums for a leaf: fn(backend, values, units); each unit is an array (k, 1)
+#: A function fn(backend, values, units) that computes these sums for a leaf. Each unit is an array (k, 1).
 Part = Callable[[Backend, Array, Sequence[Array]], Sums]
 #: a function that returns the sums over all leaves: sums(fn, units, number of sums), where fn is a `Part`
 Summing = Callable[[Part, Sequence[Array], int], Sums]

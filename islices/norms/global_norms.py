@@ -45,8 +45,8 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     Raises
     ------
     TypeError
-        A leaf contains integers or belongs to no framework, the leaves belong to different frameworks, ord is not a
-        real number, or replicated contains an object that is not a bool.
+        A leaf contains integers or belongs to no framework, or the leaves belong to different frameworks. Or ord is not
+        a real number, or replicated contains an object that is not a bool.
     ValueError
         ord is not 1, 2 or inf, or replicated does not fit the tree's structure. Or ord or replicated leaves differ
         between ranks; then every rank raises the error, but traced leaves are not compared. Or the ranks are processes,
@@ -98,9 +98,10 @@ def clip_by_global_norm(
     Returns
     -------
     (tree, norm)
-        The clipped tree, whose leaves have the types that were passed, and the norm before clipping, as `global_norm`
-        returns it. Leaves may share memory with the leaves of the argument (SPEC clause 1), so copy a leaf before you
-        change it in place.
+        The clipped tree, whose leaves have the types that were passed, and the norm before clipping, in the form that
+        `global_norm` returns. With semantics "tensorflow" or "keras", duplicates are not summed for the norm.
+        Leaves may share memory with the leaves of the argument (SPEC clause 1), so copy a leaf before you change it in
+        place.
 
     Raises
     ------

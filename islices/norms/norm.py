@@ -60,7 +60,7 @@ def norm(x: Any, ord: float = 2) -> Any:
 
     Notes
     -----
-    The function sums duplicates first. For orders 1 and 2, the exact sum of the norm's terms is rounded to float64, so
+    The function sums duplicates first. For orders 1 and 2, the exact sum of the norm's terms is rounded to float64. So
     the result does not depend on the order of the terms. For order 2, the root is computed in float64. The norm is then
     rounded to the result's dtype. The norm is differentiable wherever the framework differentiates; the gradient at
     norm 0 is 0. SPEC clause 7.
@@ -168,7 +168,7 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
     found, attach = [], False
     for leaf in leaves:
         seen = look_at(leaf)
-        # an array that the host may compute on is not traced and has no recorded gradient
+        # an array that the host may compute on is not traced and has no recorded operations
         attach = attach or (seen.views is None and derivatives.requests(seen.B, seen.values))
         found.append(seen)
     if attach:
@@ -350,7 +350,7 @@ def check_float(B: Backend, values: Array) -> None:
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
-    """Return a float64 norm as the user gets it: a 0-d array (MXNet: shape (1,)) of `dtype`, on the device of `like`.
+    """Return a float64 norm as the user gets it, a 0-d array of `dtype` on the device of `like`. MXNet's shape is (1,).
 
     If B is None (there are no leaves), return a 0-d NumPy array.
     """
@@ -400,8 +400,8 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Raises
     ------
     TypeError, ValueError
-        x contains integers or is 0-d, or ord is not accepted. Or ord is not 2, and a gradient is recorded; in traced
-        code, the error comes when the gradient is computed.
+        x contains integers or is 0-d, or ord is not accepted. Or ord is not 2, and the framework records operations on
+        x; in traced code, the error comes when the gradient is computed.
 
     Notes
     -----

@@ -1,6 +1,6 @@
 """Clip by norms along axes, by norms of rows, or by the root mean square of a gradient.
 
-A unit is the part of an array that one norm along some axes covers, for example a row, a column, or a filter of a
+A unit is the part of an array that one norm along some axes covers. Examples are a row, a column, and a filter of a
 convolution. SPEC clauses 10 and 11. For clipping by the norms of whole gradients, see `islices.norms.clip`.
 """
 
@@ -146,8 +146,8 @@ def adaptive_grad_clip(
     semantics : {"islices", "optax"}
         The library whose arithmetic the function uses. SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm: "propagate" makes the stored values of its unit NaN, "raise" raises
-        FloatingPointError, and "zero" makes these values zero. With "propagate" and semantics "optax", an infinite norm
+        The effect of a NaN or infinite norm: "propagate" makes the stored values of its unit NaN, "zero" makes them
+        zero, and "raise" raises FloatingPointError. With "propagate" and semantics "optax", an infinite norm
         makes finite values zero.
 
     Returns
