@@ -161,6 +161,8 @@ def parity(
         An argument or a step is invalid, a name does not exist, or the sides have no step or no tensor in common.
     FileNotFoundError, OSError
         A folder cannot be read.
+    ImportError
+        safetensors, which reads the files of a folder, is missing or too old.
 
     Notes
     -----
