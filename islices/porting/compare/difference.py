@@ -124,8 +124,8 @@ def diff(
 
     Raises
     ------
-    TypeError, ValueError
-        A leaf has no known framework, a name does not exist, or an option is invalid.
+    TypeError, ValueError, IndexError
+        A leaf has no known framework, a sparse gradient or an option is invalid, or a name does not exist.
 
     Notes
     -----

@@ -4,10 +4,10 @@ A movement is the change of an element by a step. The movements of an element on
 allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is
 (`ROUNDINGS` + k + c) eps R + 2 r R. The rounding of the table and the distance of the element before the step are
 added. Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
-states. c is the result of `corrected_digits` if the states after the step include an array `v`, as with Adam, else 0.
-If the terms of an element's gradient have cancelled, r may be near 1. Adagrad and Adam may then move this element by a
-full step in the direction of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A
-state's allowance is similar (SPEC clause 23).
+states. If a side has no gradients, r is `MOST_SLACK` / 2. c is the result of `corrected_digits` if the states after the
+step include an array `v`, as with Adam, else 0. If the terms of an element's gradient have cancelled, r may be near 1.
+Adagrad and Adam may then move this element by a full step in the direction of a rounding error. Two such steps differ
+by at most 2 R, so the allowance permits them. A state's allowance is similar (SPEC clause 23).
 
 `Past` stores the facts about earlier steps on which the allowance depends.
 

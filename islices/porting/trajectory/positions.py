@@ -115,7 +115,7 @@ def read_step(given: Any, argument: str, number: int) -> Step:
     `Step` unchanged.
 
     Raise TypeError if the step is not a mapping, or if a leaf or the optimizer cannot be read. Raise ValueError if a
-    position, the number or the optimizer is invalid.
+    position, the number or the optimizer is invalid. Raise ValueError or IndexError for an invalid sparse gradient.
     """
     if isinstance(given, Step):
         return given

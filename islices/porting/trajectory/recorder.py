@@ -121,7 +121,7 @@ class Recorder:
 
         Raises
         ------
-        TypeError, ValueError
+        TypeError, ValueError, IndexError
             A position is unknown, or its value cannot be recorded.
         """
         for name, tree in positions.items():
@@ -149,7 +149,7 @@ class Recorder:
 
         Raises
         ------
-        TypeError, ValueError, OSError
+        TypeError, ValueError, IndexError, OSError
             A position is unknown, a value cannot be recorded, or a file cannot be written.
         ModuleNotFoundError
             safetensors is missing: ``pip install "islices[io]"``.

@@ -157,7 +157,7 @@ def parity(
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError, ValueError, IndexError
         An argument or a step is invalid, a name does not exist, or the sides have no step or no tensor in common.
     FileNotFoundError, OSError
         A folder cannot be read.

@@ -26,7 +26,8 @@ from islices.porting.compare.steps.side import Elements, Side
 
 #: The number of elements on which a formula is tried first.
 FEW = 96
-#: While the learning rate is estimated, this fraction of the elements may exceed the bound because of cancellation.
+#: While the learning rate is estimated, at most this fraction of the elements may exceed the bound, because of
+#: cancellation.
 OUTLIERS = 0.25
 #: optimizer -> its cost in bits, which is higher for less popular optimizers
 PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
