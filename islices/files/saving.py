@@ -113,8 +113,8 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
         path or backend is not accepted. Or the file is truncated, damaged, hostile, of an unknown version, or foreign
         although foreign is False; the message then contains the file's name.
     TypeError, IndexError
-        path or foreign has a wrong type. Or the framework lacks a dtype of the file, such as float64 in JAX without
-        jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
+        path, backend or foreign has a wrong type. Or the framework lacks a dtype of the file, such as float64 in JAX
+        without jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
 
     Notes
     -----

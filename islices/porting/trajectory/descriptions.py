@@ -1,4 +1,4 @@
-"""Describe an optimizer as a JSON value, which contains its name in `islices.optim`, its semantics, its updated rows
+"""Describe an optimizer as a JSON value, which contains its name in `islices.optim`, its semantics, its argument `rows`
 and its hyperparameters.
 
 Recordings contain these descriptions.

@@ -88,7 +88,7 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more: Any) -> Recipe:
-    """Make a recipe without weight decay from the optimizer's name, the semantics, the updated rows and the
+    """Make a recipe without weight decay from the optimizer's name, the semantics, the setting "rows" and the
     hyperparameters."""
     words = {"optimizer": name, "semantics": semantics, "rows": rows, "duplicates": "sum", "decay": "", "up": False}
     return Recipe({**words, **more, **{k: v for k, v in hyper.items() if k not in NO_DECAY}})
