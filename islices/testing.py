@@ -27,6 +27,8 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     AssertionError
         a and b differ. The message is the report of `islices.diff`, which shows the differences, and their causes if
         `islices.diff` finds any.
+    TypeError, ValueError, IndexError
+        See `islices.diff`.
 
     Notes
     -----

@@ -140,8 +140,8 @@ class RowMap:
         ----------
         ids : int32 or int64 array of any shape and framework
         missing : int, optional
-            The new row, such as that of the unknown token, for each id whose row is dropped. By default, an id of a
-            dropped row raises IndexError.
+            The new row, such as that of the unknown token, for each id whose row is dropped. By default, the method
+            raises IndexError for an id of a dropped row.
 
         Returns
         -------
@@ -236,7 +236,8 @@ def renumber(
     TypeError, ValueError, IndexError
         The mapping drops the padding row, has an old row out of range, or was made for a different number of rows. Or
         leaves differ in their number of rows, or no leaf matches a pattern. Or fill or state_fill is not valid, or
-        state_fill is missing for added rows.
+        state_fill is missing for added rows. Or a table or gradient has unknown values or an unknown number of
+        rows, or the gradient of a Table is being taken.
 
     Notes
     -----
@@ -300,7 +301,7 @@ def renumber(
 def _chosen(names: list[str], patterns: Patterns, argument: str) -> list[str]:
     """Return the names that match at least one of the patterns, or all names if `patterns` is None.
 
-    Raise ValueError for a pattern that matches no name.
+    Raise TypeError if a pattern is not a str, and ValueError for a pattern that matches no name.
     """
     if patterns is None:
         return names

@@ -1,9 +1,9 @@
 """Write named arrays to a .safetensors file, and read them with the library safetensors.
 
 The reader does not trust a file. This module checks the header's length, and safetensors checks the arrays' sizes,
-before either allocates arrays. No data are unpickled or evaluated. Every fault in a file raises ValueError. The extra
-`io` installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`, `ml_dtypes`,
-`islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
+before either allocates arrays. No data are unpickled or evaluated. The reader raises ValueError for every fault in a
+file. The extra `io` installs safetensors, which is imported on first use. May import: `numpy`, `safetensors`,
+`ml_dtypes`, `islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
 """
 
 from __future__ import annotations

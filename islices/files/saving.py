@@ -97,25 +97,28 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
 
     Returns
     -------
-    The tree that was saved, with arrays of the backend. The leaves are `IndexedSlices` for sparse gradients, dense
-    arrays, `Table` and None.
+    The tree that was saved, with arrays of the backend. The leaves are dense arrays, `Table`, None, and
+    `IndexedSlices` for sparse gradients.
 
     Raises
     ------
     FileNotFoundError, OSError
         The system cannot open or read the file.
     ModuleNotFoundError
-        safetensors, or ml_dtypes for bfloat16, is missing: ``pip install "islices[io]"``.
+        safetensors, or ml_dtypes for bfloat16, is missing: ``pip install "islices[io]"``. Or the backend's framework is
+        not installed.
+    ImportError
+        safetensors is too old, or the backend cannot be loaded.
     ValueError
         path or backend is not accepted. Or the file is truncated, damaged, hostile, of an unknown version, or foreign
         although foreign is False; the message then contains the file's name.
     TypeError, IndexError
-        path or foreign has a wrong type. Or the framework lacks a dtype of the file, such as float64 in JAX without
-        jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
+        path, backend or foreign has a wrong type. Or the framework lacks a dtype of the file, such as float64 in JAX
+        without jax_enable_x64. Or the framework stores int64 as int32, and a number does not fit.
 
     Notes
     -----
-    Nothing in a file is executed. Declared sizes are compared with the file's size before anything is allocated. In a
+    Nothing in a file is executed. Declared sizes are compared with the file's size before any array is allocated. In a
     file of islices, every array is compared with its SHA-256, and indices are checked as in any sparse gradient.
     Loading needs memory for one copy of the data. If the framework cannot share memory with NumPy, loading also needs
     memory for one more array at a time. SPEC clause 21.
@@ -154,8 +157,8 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
 
     Raises
     ------
-    FileNotFoundError, OSError, ValueError, TypeError
-        See `load`. Damage to the data raises no error, because the data are not read. SPEC clause 21.
+    FileNotFoundError, OSError, ImportError, ValueError, TypeError
+        See `load`. Damage to the data causes no error, because the data are not read. SPEC clause 21.
 
     Examples
     --------
@@ -187,7 +190,7 @@ def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dic
 
     Raises
     ------
-    FileNotFoundError, OSError, ValueError, TypeError
+    FileNotFoundError, OSError, ImportError, ValueError, TypeError
         See `read_header`. SPEC clause 21.
 
     Examples

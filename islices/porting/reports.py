@@ -49,6 +49,8 @@ class Reported(abc.ABC):
             matplotlib is not installed. The message contains the command that installs matplotlib.
         ValueError
             matplotlib cannot write files with this suffix.
+        OSError
+            The system cannot write the file.
         """
         self._figure().savefig(path)
 

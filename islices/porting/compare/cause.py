@@ -79,20 +79,20 @@ class Cause:
     #: True if a change of side a explains the same difference as a change of side b. The search then changes only side
     #: a.
     symmetric: bool = False
-    #: True if the cause removes rows that the other side does not have. Each side may lack rows of the other, so the
-    #: search may apply the cause to both sides.
+    #: True if the cause removes rows that the other side does not have or has as zeros. Each side may lack rows of the
+    #: other, so the search may apply the cause to both sides.
     drops: bool = False
     #: True if the cause gives one side the dtype or the precision of the other side.
     narrows: bool = False
-    #: Defines whether the sides must agree to the bit. The value is "always" if agreement within rounding would prove
-    #: nothing, "never" if the cause itself rounds, and "maybe" for all other causes.
+    #: This attribute says whether the sides must agree to the bit. The value is "always" if agreement within rounding
+    #: would prove nothing, "never" if the cause itself rounds, and "maybe" for all other causes.
     exact: Literal["always", "maybe", "never"] = "maybe"
     #: True if the cause may be combined with a factor that explains the rest of the difference.
     scales: bool = True
     #: True if the factor is estimated from the elements. The search reports such a cause only if no other cause
     #: explains the difference.
     fitted: bool = False
-    #: The names of more general causes. The search does not report them if this cause explains the difference.
+    #: The names of more general causes, which the search does not report if this cause explains the difference.
     subsumes: tuple[str, ...] = ()
     #: The line or pair of lines that fixes the cause, or a function that computes this from the details and the
     #: framework.

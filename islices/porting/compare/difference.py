@@ -97,7 +97,7 @@ def diff(
 
     Parameters
     ----------
-    a, b : sparse gradient, dense array, None, or a list, tuple or dict of them, nested
+    a, b : sparse gradient, dense array, Table, None, or a list, tuple or dict of them, nested
         The two sides may come from different frameworks. `diff` pairs leaves by name; a name consists of keys and
         positions, joined by dots. If two trees have no common name but equally many leaves, `diff` pairs the leaves by
         position.
@@ -124,8 +124,8 @@ def diff(
 
     Raises
     ------
-    TypeError, ValueError
-        A leaf has no known framework, a name does not exist, or an option is invalid.
+    TypeError, ValueError, IndexError
+        A leaf has no known framework, a sparse gradient or an option is invalid, or a name does not exist.
 
     Notes
     -----

@@ -172,7 +172,7 @@ def fitted(pairs: Iterable[Paired | None]) -> float:
 
 def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
     """Round x to as few decimal digits as the function `fits` accepts. Return (the rounded number, the cost of its
-    digits in bits). If `fits` rejects every number of at most `most` digits, return (x, FREE)."""
+    digits in bits). If `fits` rejects x rounded to `most` or fewer digits, return (x, FREE)."""
     for digits in range(1, most + 1):
         short = float(f"{x:.{digits - 1}e}")
         if fits(short):

@@ -12,8 +12,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause that the search has found. `name` stays the same in later versions, `text` is a sentence for the
-    report, and `details` contains data for programs."""
+    """One cause of a difference. `name` stays the same in later versions, `text` is a sentence for the report, and
+    `details` contains data for programs."""
 
     name: str
     text: str

@@ -1,10 +1,10 @@
 """Measure how two tensors differ in rows, elements and norms. Two tensors are equal if they have the same bits, as
 defined in the specification.
 
-The duplicates of both sides are summed before sparse gradients are compared. The order in which the sides store
-different rows makes no difference. If both sides are sparse, a row that only one side stores is a difference, even a
-row of zeros. The reason is that a lazy optimizer updates stored rows. If only one side is dense, a row of zeros
-that only one side stores is no difference.
+The duplicates of both sides are summed before sparse gradients are compared. The order in which a side stores its rows
+makes no difference. If both sides are sparse, a row that only one side stores is a difference, even a row of zeros. The
+reason is that a lazy optimizer updates stored rows. If only one side is dense, a row of zeros that only one side stores
+is no difference.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class TensorDifference:
 
     @property
     def same_rows(self) -> bool:
-        """Return True if both sides store the same rows with the same values. The dtypes and the shapes may still
-        differ."""
+        """Return True if both sides store the same rows with the same values. If only one side is dense, rows of zeros
+        that only one side stores do not count. The dtypes and the shapes may still differ."""
         return self.comparable and not (self.differing.count or self.only_a.count or self.only_b.count)
 
     @property

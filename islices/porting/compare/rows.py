@@ -45,7 +45,7 @@ def eps_of(dtype: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some or all rows of one tensor on one side. If the tensor is dense, its rows of zeros are left out.
+    """Some or all rows of one tensor on one side. If the tensor is dense, its rows of zeros may be missing.
 
     `terms` contains, for each element, the sum of the absolute values in the slots. `counts` contains the number of
     slots of each row. If these numbers are unknown or no row of the tensor has several slots, `known` is False and
@@ -89,7 +89,7 @@ class Rows:
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, **more: Any) -> Rows:
-        """Return the same rows with new values. `more` contains values of other fields. Without them, the slots of the
+        """Return the same rows with new values. `more` contains values of other fields. By default, the slots of the
         new values count as unknown."""
         unknown = {"terms": np.abs(values), "counts": np.ones(len(values), np.int64), "known": False, "slots": None}
         return replace(self, values=values, **{**unknown, **more})

@@ -5,8 +5,8 @@ explains the difference under two conditions. First, after the changes all tenso
 or within the bound on rounding. Second, there is enough evidence for each cause. The search tries pairs of causes only
 if no single cause explains the difference. If several candidates explain the difference, the search returns them in the
 order of `CAUSES`, the most specific first. The search omits a candidate that is only a more general version of another
-candidate. If no candidate explains the difference, the search runs again with slack for two models that compute in
-different orders. The smallest slack is tried first.
+candidate. If neither a candidate nor rounding explains the difference, the search runs again with slack for two models
+that compute in different orders. The smallest slack is tried first.
 """
 
 from __future__ import annotations
@@ -146,8 +146,9 @@ def _by_factors(now: Comparison) -> Iterator[Explanation]:
 
 
 def _by_factor(now: Comparison, cause: Cause, f: Factor) -> Explanation | None:
-    """Return the explanation that consists of the changes so far and a factor. Return None if the factor does not fit
-    every row, or if the factor or a change has too little evidence."""
+    """Return the explanation that consists of the changes so far and a factor. Return None if the factor is not
+    positive, is too far from the fitted factor (`CHANCE`), or does not fit every row. Also return None if the factor or
+    a change has too little evidence."""
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
         if not ratio > 0 or (fit and not cause.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None

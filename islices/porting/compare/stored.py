@@ -98,8 +98,8 @@ class Stored:
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
-    """Read a leaf of any framework into host arrays. Raise TypeError if no backend supports the leaf. The message
-    contains `argument`."""
+    """Read a leaf of any framework into host arrays. Raise TypeError if no backend supports the leaf; the message
+    contains `argument`. Raise ValueError or IndexError for an invalid sparse gradient."""
     if isinstance(x, Table):
         x = x.weights
     leaf = x if _is_whole(x) else accept(x, argument)

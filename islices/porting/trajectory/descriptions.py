@@ -1,4 +1,4 @@
-"""Describe an optimizer as a JSON value, which contains its name in `islices.optim`, its semantics, its updated rows
+"""Describe an optimizer as a JSON value, which contains its name in `islices.optim`, its semantics, its argument `rows`
 and its hyperparameters.
 
 Recordings contain these descriptions.
@@ -22,8 +22,8 @@ def as_description(x: Any) -> dict[str, Any]:
     """Return the description of an optimizer as a dict of JSON values. If x is already a description, check and copy
     it.
 
-    Raise TypeError if x is neither an optimizer nor a description, or if a hyperparameter is a function or an array.
-    Raise TypeError or ValueError if a description is invalid.
+    Raise TypeError if x is neither an optimizer nor a mapping, or if a hyperparameter of an optimizer is a function or
+    an array. Raise TypeError or ValueError if a description is invalid.
     """
     if isinstance(x, Mapping):
         if other_class(x) is None:

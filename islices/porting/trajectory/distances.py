@@ -94,8 +94,8 @@ def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, floa
     """Return a dict with the distance of each tensor that both sides have. The dict maps the tensor's name to (the norm
     of the difference, the larger of both norms, the larger eps of both dtypes).
 
-    Elements that are not finite do not count in the norms of the sides. If the shapes differ, the norm of the
-    difference is infinite.
+    Elements that are not finite do not count in the norms of the sides. If the shapes differ, the three numbers are
+    infinity, 0 and 0.
     """
     found, (a, b) = {}, pair
     for name in filter(b.__contains__, a):

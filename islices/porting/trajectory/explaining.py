@@ -21,8 +21,8 @@ from islices.porting.trajectory.positions import Leaves, Step, Steps
 
 #: framework -> the semantics of its optimizers
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
-#: If no cause is found for the table that uses most of its allowance, up to this many of the largest other tables are
-#: tried.
+#: If no cause is found for the table that uses the largest share of its allowance, up to this many of the largest other
+#: tables are tried.
 LARGER = 2
 #: The causes of `diff` that tables and states can also have. The lines of code that fix these causes work only for
 #: gradients.
@@ -42,8 +42,8 @@ def explain(position: str, tensor: str, now: Steps, known: Known) -> tuple[Diffe
     """Explain the difference at `position`, and return (that difference, differences at other positions of the step).
 
     This function compares other positions only if it finds no cause at `position`. The second result is a dict that
-    contains only the positions for which a cause was found. `tensor` is the name of the tensor that uses most of its
-    allowance.
+    contains only the positions for which a cause was found. `tensor` is the name of the tensor that uses the largest
+    share of its allowance.
     """
     found = _position(position, tensor, now, known)
     also = {}

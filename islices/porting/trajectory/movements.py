@@ -4,10 +4,10 @@ A movement is the change of an element by a step. The movements of an element on
 allowance. Let R be the largest movement of any element of the table so far. After k steps, a table's allowance is
 (`ROUNDINGS` + k + c) eps R + 2 r R. The rounding of the table and the distance of the element before the step are
 added. Here r is the relative distance between the inputs of the step on both sides; the inputs are the gradient and the
-states. c is the result of `corrected_digits` if the states after the step include an array `v`, as with Adam, else 0.
-If the terms of a gradient have cancelled, r may be near 1. At such an element, Adagrad and Adam make a full step in the
-direction of a rounding error. Two such steps differ by at most 2 R, so the allowance permits them. A state's allowance
-is similar (SPEC clause 23).
+states. If a side has no gradients, r is `MOST_SLACK` / 2. c is the result of `corrected_digits` if the states after the
+step include an array `v`, as with Adam, else 0. If the terms of an element's gradient have cancelled, r may be near 1.
+Adagrad and Adam may then move this element by a full step in the direction of a rounding error. Two such steps differ
+by at most 2 R, so the allowance permits them. A state's allowance is similar (SPEC clause 23).
 
 `Past` stores the facts about earlier steps on which the allowance depends.
 
@@ -46,18 +46,18 @@ class Found:
     Attributes
     ----------
     apart : float
-        The distance between the sides in the tensor that uses most of its allowance. For outputs, loss, gradients and
-        tables between steps, the distance is relative to the tensor's norm. For clipped gradients, the distance is that
-        of all tensors together, relative to the norm of all tensors. If the raw gradients are unknown, clipped
-        gradients count like gradients. For the batch and the start, the distance is the norm of the difference. For
-        tables and states after the step, `apart` is the distance between the movements of one element, or between the
-        step counts.
+        The distance between the sides in the tensor that uses the largest share of its allowance. For outputs, loss,
+        gradients and tables between steps, the distance is relative to the tensor's norm. For clipped gradients, the
+        distance is that of all tensors together, relative to the norm of all tensors. If the raw gradients are unknown,
+        clipped gradients count like gradients. For the batch and the start, the distance is the norm of the difference.
+        For tables and states after the step, `apart` is the distance between the movements of one element, or between
+        the step counts.
     allowed : float
         The distance that rounding may cause in this tensor.
     tensor : str
         The name of the tensor, or of the state's array.
     judged : bool
-        False if the tables are already so far apart that no finite distance would prove anything.
+        False if `apart` is finite, but the tables are already so far apart that no finite distance proves anything.
     """
 
     apart: float
@@ -112,8 +112,8 @@ class Past:
     reach : dict of str to float
         For each table, the largest change of any element by any step so far.
     relative : dict of str to MovingRows
-        For each table, the relative distance between both sides' gradients. If both sides record an array of the
-        optimizer's state under the same name, only the last step counts. If the sides have no array except "step" in
+        For each table, the relative distance between both sides' gradients. If the sides have an array of the
+        optimizer's state other than "step" in common, only the last step counts. If the sides have no such array in
         common, the distance is the maximum over all steps.
     """
 
@@ -164,8 +164,9 @@ def _common_states(x: TableStep, y: TableStep) -> list[Pair]:
 
 # ---------------------------------------------------------------------- one step
 def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
-    """Yield ("step", the distance of the tables after a step), then ("state", the distance of the states). Yield
-    nothing if a side lacks the tables before or after the step. The caller has already added the step to `past`."""
+    """Yield ("step", the distance of the tables after a step), then ("state", the distance of the states) if any state
+    is judged. Yield nothing if a side lacks the tables before or after the step. The caller has already added the step
+    to `past`."""
     if any(position not in s.trees for s in now for position in ("tables", "tables_after")):
         return
     known = all(s.applied for s in now)
@@ -237,7 +238,8 @@ def _judge_state(label: str, before: Pair, after: Pair, count: int, r: Inputs) -
 
 
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
-    """Find the element whose movements on both sides use most of the allowance, and return the `Found` of this element.
+    """Find the element whose movements on both sides differ by the largest share of the allowance, and return its
+    `Found`.
 
     The allowance includes the distance of the sides before the step.
     """

@@ -81,8 +81,8 @@ def _apart(apart: float, allowed: float) -> str:
 
 
 def _table(found: Parity) -> list[str]:
-    """Return the lines of a table. Each line below the header shows the distance that uses most of its allowance at one
-    position. The line also shows the share of the allowance that this distance uses, and the step."""
+    """Return the lines of a table. Each line below the header shows the distance that uses the largest share of its
+    allowance at one position. The line also shows this share and the step."""
     rows = [("position", "largest gap", "of allowed", "at step")]
     for position in ORDER:
         steps = [s for s in found.steps if position in s.positions]

@@ -111,10 +111,11 @@ def host_leaves(tree: Any, argument: str) -> Leaves:
 
 
 def read_step(given: Any, argument: str, number: int) -> Step:
-    """Check and copy one step of a user's iterator. If the step does not contain its number, it gets `number`.
+    """Check and copy one step of a user's iterator. If the step does not contain its number, it gets `number`. Return a
+    `Step` unchanged.
 
     Raise TypeError if the step is not a mapping, or if a leaf or the optimizer cannot be read. Raise ValueError if a
-    position, the number or the optimizer is invalid.
+    position, the number or the optimizer is invalid. Raise ValueError or IndexError for an invalid sparse gradient.
     """
     if isinstance(given, Step):
         return given

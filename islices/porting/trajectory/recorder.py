@@ -38,16 +38,16 @@ class Recorder:
     Raises
     ------
     TypeError, ValueError, OSError
-        An argument is invalid, `overwrite` is False and the folder already contains steps, or the folder is not
-        writable.
+        An argument is invalid, or `overwrite` is False and the folder already contains steps. Or the system cannot
+        create or read the folder, or delete its steps.
 
     Notes
     -----
     Three integrations call a recorder automatically. `islices.backends.torch.TorchRecorder` adds hooks to the model and
     the optimizer, `islices.backends.keras.KerasRecorder` is a callback, and `islices.backends.jax.optax.recorded` wraps
     an optimizer. With ``every=1``, all files but the first omit tables and states that are unchanged. If at most half
-    of the rows of a float table or state have changed, the file contains only these rows. Each file is complete or
-    absent (SPEC clause 21). SPEC clause 23 defines recordings.
+    of the rows of a float array with several axes have changed, these files contain only the changed rows. Each file is
+    complete or absent (SPEC clause 21). SPEC clause 23 defines recordings.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class Recorder:
 
         Raises
         ------
-        TypeError, ValueError
+        TypeError, ValueError, IndexError
             A position is unknown, or its value cannot be recorded.
         """
         for name, tree in positions.items():
@@ -149,8 +149,10 @@ class Recorder:
 
         Raises
         ------
-        TypeError, ValueError, OSError
+        TypeError, ValueError, IndexError, OSError
             A position is unknown, a value cannot be recorded, or a file cannot be written.
+        ModuleNotFoundError
+            safetensors is missing: ``pip install "islices[io]"``.
         """
         self.add(**positions)
         if not self.wanted:

@@ -157,10 +157,12 @@ def parity(
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError, ValueError, IndexError
         An argument or a step is invalid, a name does not exist, or the sides have no step or no tensor in common.
     FileNotFoundError, OSError
         A folder cannot be read.
+    ImportError
+        safetensors, which reads the files of a folder, is missing or too old.
 
     Notes
     -----

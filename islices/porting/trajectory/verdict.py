@@ -31,7 +31,7 @@ from islices.porting.trajectory.distances import distances, eps_of, gap, same_va
 from islices.porting.trajectory.movements import Found, Past, furthest, movements
 from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, Steps
 
-#: The positions in the order in which they are judged. This is the order in which a training computes them.
+#: The positions in the order in which they are judged.
 ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state")
 
 #: The allowance for two models that compute in different orders, as a multiple of eps times the tensor's norm.
@@ -53,12 +53,13 @@ class Verdict:
         The distance at each compared position, in the order of comparison. If a judged position exceeds its allowance,
         it is the last one.
     gap : float
-        The largest absolute difference between elements of the tables after the step, or NaN if a side has none.
+        The largest absolute difference between elements of the tables after the step. The value is NaN if the sides
+        have no table of the same name and shape.
     drift : float
         The distance of the tables before the step, relative to their norm. If a table's gradients on both sides are
         sparse, only the rows in these gradients count.
     loss : (float, float)
-        The losses of both sides. The loss is NaN if a side did not record it.
+        The losses of both sides. A side's loss is NaN if the side recorded no loss of one element.
     same_bits : bool
         True if all values that exist on both sides are equal. Their dtypes may differ.
     stop : str or None
@@ -75,8 +76,8 @@ class Verdict:
 
 
 def judge(now: Steps, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> Verdict:
-    """Judge a step, and return the verdict. The tensors of b must already have the names of the tensors of a. Add the
-    step to `past`, and remarks for the report to `notes`."""
+    """Judge a step, and return the verdict. The tensors of b must already have the names of the tensors of a. Add
+    remarks for the report to `notes`. Add the step to `past`, unless a position before "step" stops the comparison."""
     pairs = (now.common(position) for position in now.a.trees)
     same = all(same_values(x, q[name]) for p, q in pairs for name, x in p.items())
     verdict = Verdict(now.a.number, {}, _gap(now), _drift(now), (_loss(now.a), _loss(now.b)), same)
@@ -110,15 +111,15 @@ def _positions(now: Steps, drift: float, past: Past, notes: dict[str, str]) -> I
 
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
-    """Return the `Found` of the tensor that uses most of its allowance. The allowance is `factor` times the tensor's
-    2-norm times the larger eps of both dtypes."""
+    """Return the `Found` of the tensor that uses the largest share of its allowance. The allowance is `factor` times
+    the tensor's 2-norm times the larger eps of both dtypes."""
     return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(pair).items())
 
 
 def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
-    """Judge the tables that a side changed between the step `last` and the step `now`. Return None if no table was
-    changed, or if the numbers of the steps are not consecutive. The allowance depends on the distance of these tables
-    after the step `last`."""
+    """Judge the tables that a side changed between the step `last` and the step `now`. Return None if there is no
+    changed table that both sides recorded, or if the numbers of the steps are not consecutive. The allowance depends on
+    the distance of these tables after the step `last`."""
     if now.a.number != last.a.number + 1:
         return None
     changed: list[str] = []

@@ -66,7 +66,8 @@ MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 def constant(now: Comparison) -> Iterator[Factor]:
     """Yield one factor for all tensors, which is estimated from the elements. If a whole number or the reciprocal of a
-    whole number fits, yield that number instead."""
+    whole number fits, yield that number instead. Yield nothing if the sides agree within rounding, or if the estimate
+    is not finite and positive."""
     c = fitted(now.elements)
     if not 0 < c < math.inf or now.agree(exact=False):
         return

@@ -69,7 +69,7 @@ REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_
 
 def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | None:
     """Return (rows of x, rows of y, rows of the table) for all rows that x or y has. Return None if the table is
-    unknown or has too few rows, or if the row shapes of x and y differ."""
+    unknown or has too few rows. Also return None if x and y have no rows, or rows of different shapes."""
     ids = np.union1d(x.ids, y.ids)
     if pair.whole.table is None or x.row_shape != y.row_shape or not len(ids) or ids[-1] >= len(pair.whole.table):
         return None

@@ -47,7 +47,7 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
 
 def _steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
     """Return a tuple with the explanation of the difference between two steps. Return an empty tuple if a step has no
-    recipe, if the same recipe reproduces both steps, or if there is too little evidence."""
+    recipe, if the same recipe reproduces both steps, or if no pair of recipes explains the difference."""
     if a is None or b is None:
         return ()
     pairs = sorted(product(recipes(a), recipes(b)), key=lambda pair: _distance(*pair))

@@ -1,10 +1,10 @@
 """Find the optimizer that made a side's step: the optimizer in the description if it reproduces the step, else a
 formula of a well-known framework.
 
-This module tries a formula only if its state has the same arrays as the side's state. At the first step, the side may
-also have no state. The learning rate is estimated from the elements. For epsilon, and for an initial accumulator that
-the state does not show, the module tries the defaults and the values in `CONSTANTS`. If the state has a momentum, the
-coefficient is 0.9. All other numbers are the defaults of the semantics.
+This module tries a formula only if its state has the same arrays as the side's state. At the first step, if the side
+has no state, the module tries formulas with any state. The learning rate is estimated from the elements. For epsilon,
+and for an initial accumulator that the state does not show, the module tries the defaults and the values in
+`CONSTANTS`. If the state has a momentum, the coefficient is 0.9. All other numbers are the defaults of the semantics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from islices.porting.compare.steps.side import Elements, Side
 
 #: The number of elements on which a formula is tried first.
 FEW = 96
-#: While the learning rate is estimated, this fraction of the elements may exceed the bound because of cancellation.
+#: While the learning rate is estimated, at most this fraction of the elements may exceed the bound, because of
+#: cancellation.
 OUTLIERS = 0.25
 #: optimizer -> its cost in bits, which is higher for less popular optimizers
 PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
@@ -69,7 +70,7 @@ def confirms(side: Side, recipe: Recipe) -> bool:
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
     """Return the recipes that fit a complete description. If the description does not say how the optimizer handles
     weight decay or duplicates, return a recipe for each possibility. Return no recipe for an incomplete description,
-    for rowwise_adagrad, or if the learning rate decays."""
+    for a hyperparameter that is not a number, for rowwise_adagrad, or if the learning rate decays."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
@@ -87,14 +88,14 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more: Any) -> Recipe:
-    """Make a recipe without weight decay from the optimizer's name, the semantics, the updated rows and the
+    """Make a recipe without weight decay from the optimizer's name, the semantics, the setting "rows" and the
     hyperparameters."""
     words = {"optimizer": name, "semantics": semantics, "rows": rows, "duplicates": "sum", "decay": "", "up": False}
     return Recipe({**words, **more, **{k: v for k, v in hyper.items() if k not in NO_DECAY}})
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
-    """Yield recipes with the formulas of well-known frameworks that may have made a side's step. The learning rate of
+    """Yield recipes that may have made a side's step, with the formulas of well-known frameworks. The learning rate of
     these recipes is a placeholder."""
     e, kept = side.sample, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")

@@ -27,9 +27,10 @@ class TableStep:
     """The data of one optimizer step of one table: table and state before and after the step, gradient, and optimizer.
 
     A state contains arrays under their names in `islices.optim`. In `state`, the key "step" contains the number of
-    earlier steps. Without this key, the step counts as the first step. `optimizer` contains "name", "semantics", "rows"
-    and hyperparameters. A description without a learning rate only helps to choose between formulas that make the same
-    step. The description {"class": name} stands for an optimizer that `islices.optim` does not have.
+    earlier steps. Without this key, the step counts as the first step, unless `state` contains a momentum. `optimizer`
+    contains "name", "semantics", "rows" and hyperparameters. A description without a learning rate only helps to choose
+    between formulas that make the same step. The description {"class": name} stands for an optimizer that
+    `islices.optim` does not have.
     """
 
     before: Any

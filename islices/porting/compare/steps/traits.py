@@ -63,8 +63,8 @@ def _setting(
 
 
 def _take_optimizer(r: Recipe, other: Recipe) -> Recipe:
-    """Return the recipe `other` with r's updated rows, weight decay and sign. If the formula of `other` does not
-    support these rows, the result keeps the rows of `other`."""
+    """Return the recipe `other` with r's setting "rows", weight decay and sign. If the formula of `other` does not
+    support this setting of "rows", the result keeps the setting of `other`."""
     rows = r["rows"] if r["rows"] in other.formula.rows else other["rows"]
     taken = other.having(rows=rows, decay=r["decay"], up=r["up"])
     return taken.having(weight_decay=_decay(r)) if r["decay"] else taken
