@@ -21,6 +21,7 @@ import signal
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -118,6 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stop.__context__, BrokenPipeError):  # rich has handled the closed pipe, and redirected stdout
             return 0
         raise
+    except Exception:
+        traceback.print_exc()
+        return 3
 
 
 #: a mark -> the text of the same width that replaces the mark in outputs whose encoding lacks the mark

@@ -49,7 +49,7 @@ def opened(
     names, state, stored = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
         names.append(spec.name)
-    if "master" in held:
+    if "master" in held or (master and table.dtype in (torch.float16, torch.bfloat16)):
         names.append("master")
     for name in names:
         if (there := stored.get(name, name)) in held:
@@ -58,8 +58,7 @@ def opened(
         state = {name: x.reshape(1) for name, x in state.items()}
     if len(state) == len(names):
         return state, {}
-    master = master and not held and table.dtype in (torch.float16, torch.bfloat16)
-    new = {name: x for name, x in optimizer.init(table, master=master).items() if name not in state}
+    new = {name: x for name, x in optimizer.init(table, master="master" in names).items() if name not in state}
     return {**state, **new}, new
 
 
