@@ -219,7 +219,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Check that coalesce raises the expected error for each sparse object from the framework's `invalid_gradients`."""
+    """Check that coalesce raises the expected error for each sparse object that `invalid_gradients` builds."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():

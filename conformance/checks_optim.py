@@ -1,5 +1,5 @@
-"""Check optimizers where no golden vector does: in a hundred steps of one compiled program, on large tables, within
-memory limits, and in steps that raise an error."""
+"""Check optimizers where no golden vector does: a hundred steps of one compiled program, large tables, memory limits,
+and steps that raise an error."""
 
 from __future__ import annotations
 
