@@ -417,7 +417,7 @@ def embedding_grad(
 
 
 def scatter(op: str, table: Array, x: Slices) -> Array:
-    """Return the table after all slices are applied in order (clause 15). `x` must have no padding."""
+    """Return the table after all slices are applied in order (clause 15). `x` must not be padded."""
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
     data = list(table.data)
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):
