@@ -2,8 +2,8 @@
 specification.
 
 Clause 20 states a bound for sums in any order. Clause 22 states a bound for factors that contain norms, and norms get a
-similar bound. Clause 23 states a bound for steps of optimizers. islices on NumPy computes the sums of |terms|, the
-counts of terms and the changes of the weights from the case's arguments.
+similar bound. Clause 23 states a bound for steps of optimizers. From the case's arguments, islices on NumPy computes
+the sums of |terms|, the counts of terms, and the changes of the weights and the state.
 
 May import: `islices`, `numpy`.
 """
