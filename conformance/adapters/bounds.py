@@ -27,7 +27,7 @@ NORMS = (
     "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
     "adaptive_grad_clip", "renorm_rows",
 )  # fmt: skip
-#: A limit on the number of roundings of an element besides those of its sum or norm, such as the rounding of a product.
+#: A limit on the number of roundings, such as those of products, that an element has besides those of its sum or norm.
 BESIDE = 8
 
 

@@ -6,7 +6,8 @@ case that fails or is a harness error is also a regression. So is a run that cra
 A vanished case is a separate kind and as serious as a regression, because a case that does not run proves nothing.
 
 Columns match if backend, variant and mode are the same. If a report has several columns of one backend, variant and
-mode, NumPy, Python and the system must also be the same. Other versions may differ, and the comparison shows them.
+mode, NumPy, Python and the system must also be the same. Columns match even if
+other versions differ; the comparison shows these versions.
 """
 
 from __future__ import annotations
