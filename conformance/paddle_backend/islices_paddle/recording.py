@@ -2,8 +2,9 @@
 
 The rows are read outside the autograd graph and become leaves of the graph. So the table is not part of the graph, and
 no table-sized gradient is allocated. If a gradient function raises an exception, Paddle raises an OSError that quotes
-the exception. In a differentiation by islices, this module raises the original exception instead. May import: Paddle,
-the core.
+the exception. In a differentiation by islices, this module raises the original exception instead.
+
+May import: Paddle, the core.
 """
 
 from __future__ import annotations
