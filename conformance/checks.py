@@ -219,7 +219,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Check that coalesce raises the expected error for each sparse object from the framework's `invalid_gradients`."""
+    """Check that coalesce raises the expected error for each sparse object that `invalid_gradients` builds."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
@@ -239,8 +239,8 @@ def real_text() -> tuple[Array, int, Array]:
 
 
 def captured(backend: Backend, *, stage: str) -> None:
-    """Check the gradient of an embedding for a real text. `stage` selects the check, such as that of coalesce. The
-    module of `own_calls_of` computes the gradient; if it has no `embedding_gradient`, islices does."""
+    """Check the gradient of an embedding for a real text. `stage` selects what is checked, for example the result
+    of coalesce. The module of `own_calls_of` computes the gradient; if it has no `embedding_gradient`, islices does."""
     ids, vocabulary, up = real_text()
     own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):

@@ -1,5 +1,5 @@
-"""Check properties of optimizers that no golden vector covers, such as a hundred steps of one compiled program, large
-tables, and memory limits."""
+"""Check optimizers where no golden vector does: a hundred steps of one compiled program, large tables, memory limits,
+and steps that raise an error."""
 
 from __future__ import annotations
 

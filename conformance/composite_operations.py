@@ -30,7 +30,8 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 def own_calls_of(backend: Backend) -> Any:
     """Return the module that calls the framework without islices; docs/adapter_author.md lists the module's functions.
-    The module is part of the suite or of a plug-in. Raise UnsupportedError if there is no such module."""
+    The module is part of the suite or of a plug-in. Raise UnsupportedError if there is no such module, and
+    NotImplementedError if the backend declares `own_calls` as `not_implemented`."""
     if callable(backend.own_calls):
         backend.own_calls()  # a declaration of a missing feature raises an error with the reason
     if backend.own_calls:

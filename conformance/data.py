@@ -280,10 +280,10 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """Return the ids of the golden cases that the quick profile runs in a mode.
 
-    quick.json lists most of these cases. If it lists no case of an operation, the quick profile runs the operation's
-    first case. In modes host and framework, the quick profile also runs the cases of bad
-    input, because most of them raise an error before any computation. The quick profile omits the "slow errors" in
-    quick.json, because they import a second framework or differentiate a loss per sample.
+    quick.json lists cases for each mode. If the file lists no case of an operation, the quick profile runs the
+    operation's first case. In modes host and framework, the quick profile also runs the cases of bad input, because
+    most of them raise an error before any computation. The quick profile omits the "slow errors" in quick.json, because
+    these cases import a second framework or differentiate a loss per sample.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}

@@ -52,8 +52,8 @@ TABLE: dict[str, tuple[str, str, list[str], str, list[Any], dict[str, Any]]] = {
 
 
 def row(raises: str, id: str, message: str, op: str, *args: Any, clause: str = "", **kwargs: Any) -> None:
-    """Add a row to the table. `message` contains parts of the error's message, separated by " ... ". The error must
-    contain all parts, in any order.
+    """Add a row to the table. `message` contains parts of the error's message, separated by " ... ". The error's
+    message must contain all parts, in any order.
 
     An IndexError about `indices` or `ids` belongs to clause 2. Other bad input belongs to `clause`, or to the clause of
     the operation if `clause` is empty.

@@ -1,4 +1,4 @@
-"""Run the suite in processes. At most two processes run at a time.
+"""Run the suite in processes. At most two of these processes run at a time.
 
 The variants of a backend in one interpreter share one process, with its imports and compiled programs. Each variant
 with environment variables has a separate process instead.

@@ -101,7 +101,8 @@ times = rounded(operator.mul, lambda n, d, m, e: n * m)
 
 
 def over(a: float, b: float, dtype: str) -> float:
-    """Return a / b rounded to a dtype. Zeros, NaN and infinities give the results of IEEE 754."""
+    """Return a / b rounded to a dtype. Zeros, NaN and infinities give the results of IEEE 754, except for the sign of a
+    zero."""
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -416,7 +417,7 @@ def embedding_grad(
 
 
 def scatter(op: str, table: Array, x: Slices) -> Array:
-    """Return the table after all slices are applied in order (clause 15). `x` must have no padding."""
+    """Return the table after all slices are applied in order (clause 15). `x` must not be padded."""
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
     data = list(table.data)
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):

@@ -1,7 +1,8 @@
 """Compute the expected gradients of norms and clips in exact rational arithmetic (clauses 7, 9 and 10).
 
 The cases use numbers for which every operation is exact: norms are rational, and results have few bits. So all orders
-of operations that clauses 7 and 10 allow give the same bits. An inexact result raises an error.
+of operations that clauses 7 and 10 allow give the same bits. For an inexact result, `root` or `exact` raises
+ValueError.
 """
 
 from __future__ import annotations

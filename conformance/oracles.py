@@ -1,4 +1,4 @@
-"""Map each operation of the cases to its clause and, if there is one, to the oracle that computes its expected
+"""Map each operation of the cases to its clause, and most operations to the oracle that computes the expected
 result."""
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Watched:
         self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """Show that the process has ended, together with `outcome`. If `outcome` is empty, show the counts of cases
+        """Show that the process has ended, and show `outcome`. If `outcome` is empty, show the counts of cases
         instead."""
         reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]

@@ -18,7 +18,7 @@ from islices.conformance.verdicts import MismatchError
 from islices.core.registry import get_backend
 
 CASES_RUN = pytest.StashKey[int]()
-#: The number of memory mappings of the process is checked once per this many cases.
+#: The number of cases between two checks of the process's memory mappings.
 LOOK = 50
 #: The number of memory mappings above which programs are released. By default, Linux allows a process 65,530.
 MAPPED = 40_000

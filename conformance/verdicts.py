@@ -23,7 +23,7 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
 
     The outcome is "deviation" only if the case fails as declared. A declared case that passes has the outcome "fail".
     The outcome is "unsupported" for an UnsupportedError. A case without a declaration is also "unsupported" if the case
-    needs a primitive declared as `not_implemented`. Any other HarnessError gives "harness error", and all remaining
+    needs a primitive that the backend lacks. Any other HarnessError gives "harness error", and all remaining
     errors give "fail".
     """
     try:
@@ -52,8 +52,8 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
 
 
 def _missing_primitive(error: BaseException | None) -> BaseException | None:
-    """Return the error of a `not_implemented` primitive in the chain of causes, or None. The chain begins with the
-    given error."""
+    """Return the first error in the chain of causes that comes from a primitive which the backend lacks, or None. The
+    chain begins with the given error."""
     while error is not None and not (isinstance(error, NotImplementedError) and hasattr(error, "primitive")):
         error = error.__cause__
     return error

@@ -2,8 +2,8 @@
 specification.
 
 Clause 20 states a bound for sums in any order. Clause 22 states a bound for factors that contain norms, and norms get a
-similar bound. Clause 23 states a bound for steps of optimizers. islices on NumPy computes the sums of |terms|, the
-counts of terms and the changes of the weights from the case's arguments.
+similar bound. Clause 23 states a bound for steps of optimizers. From the case's arguments, islices on NumPy computes
+the sums of |terms|, the counts of terms, and the changes of the weights and the state.
 
 May import: `islices`, `numpy`.
 """
@@ -27,7 +27,7 @@ NORMS = (
     "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
     "adaptive_grad_clip", "renorm_rows",
 )  # fmt: skip
-#: A limit on the number of roundings of an element besides those of its sum or norm, such as the rounding of a product.
+#: A limit on the number of roundings, such as those of products, that an element has besides those of its sum or norm.
 BESIDE = 8
 
 

@@ -1,4 +1,4 @@
-"""Call the operation ``formula_step`` of an adapter. `islices judge` runs an adapter's optimizers and embedding kernels
+"""Call the operation ``formula_step`` of an adapter. `islices judge` runs an adapter's optimizers, clips and lookups
 with this operation.
 
 May import: `numpy`, `islices.core.slices`, `islices.conformance.data`, `islices.conformance.formulas`,
@@ -28,7 +28,7 @@ class AdapterStep:
     Each call contains all inputs of the step, so an adapter need not store the trajectory. The call also passes back
     the state that the adapter returned for the previous step. If the adapter does not have the operation or answers
     "unsupported", the step raises NotImplementedError. If the adapter answers with an error or in an unexpected form,
-    the step raises CallError, which ends the judging.
+    ends, or exceeds the time limit, the step raises CallError. This error ends the judging.
     """
 
     def __init__(self, client: Client, formula: Formula) -> None:

@@ -1,7 +1,7 @@
 """Decide whether an adapter's answer has the expected bits, or at least lies within a bound of the specification.
 
-If the answer is an error, the suite compares only the name of the exception, because the specification does not define
-the words of messages. An error with an empty message fails.
+If the case expects an error, the suite compares only the name of the exception, because the specification does not
+define the words of messages. An error with an empty message fails.
 
 May import: `islices`, `numpy`.
 """

@@ -3,7 +3,7 @@
 `grade` decides the outcome of a valid answer. If the adapter crashes, hangs or gives an invalid answer in a call, the
 case counts as a harness error. After a crash or a hang, the suite starts the adapter again. After `MOST` harness
 errors, or if the adapter cannot start, the whole run counts as a harness error. If the adapter does not have the
-operation, the case counts as unsupported.
+operation, or the protocol cannot represent an argument, the case counts as unsupported.
 
 May import: this folder, `islices`.
 """

@@ -38,7 +38,7 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
     """Return the arrays (distance, outside) over all elements whose bound is finite. Arrays that the wrong
-    formula lacks are left out.
+    formula lacks, or has in another shape, are left out.
 
     `distance` is the difference from the result of the wrong formula, divided by the allowance of that result (see
     MARGIN). `outside` is True if the element is outside of the correct formula's bound. If an element is outside, but

@@ -2,9 +2,9 @@
 
 In the inputs "wide", the sizes of the columns are from 1e-9, where epsilon matters, to 1e15, whose squares are within
 float32. In "vast", sizes are up to 3e18, whose squares are just within float32. In "beyond", sizes are up to 1e37,
-whose squares overflow. The elements have both signs, and some elements stay zero. In the inputs of optimizers and
+whose squares overflow. The elements have both signs, and some elements are zero. In the inputs of optimizers and
 clips, one gradient has only zeros; if the inputs are row-sparse, another has no rows. The lookups include empty bags,
-bags with repeated ids, and values up to 3e37. All numbers are sums and products of constants and of numbers from
+bags with repeated ids, and sizes up to 3e37. All numbers are sums and products of constants and of numbers from
 `random.Random`. Python guarantees the sequence of `random.Random`, so the numbers are the same everywhere.
 
 May import: `numpy`.

@@ -58,8 +58,9 @@ def judge(step: Step, formula: str) -> Judgement:
         ``options`` are the formula's options at this step, for example lr. Options that the function does not accept
         are omitted, and trajectories that need them count as unsupported. Trajectories in which the function raises
         NotImplementedError also count as unsupported. The function returns the new weights, or (weights, state), or
-        None if it has changed the weights in place. A clip returns the gradient instead of the weights. A lookup
-        returns the output, the gradient of the table, or the gradient of the weights of ids, depending on the formula.
+        None if it has changed the weights in place. A clip returns the gradient instead of the weights, unless the
+        formula clips rows of the table. A lookup returns the output, the gradient of the table, or the gradient of the
+        weights of ids, depending on the formula.
     formula : str
         The name of a formula, for example ``"torch.AdamW"``.
 

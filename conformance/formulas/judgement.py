@@ -21,7 +21,7 @@ MEANING = {1: "scalars formed in float64", 2: "scalars formed in float32"}
 
 @dataclass(frozen=True)
 class Judgement:
-    """The result of judging a step function: the scores of all trajectories, and the likely mistake."""
+    """The result of judging a step function: the scores of the judged trajectories, and the likely mistake."""
 
     formula: Formula
     scores: tuple[Score, ...]

@@ -77,10 +77,10 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
-    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each id adds to its row the upstream
-    gradient of its bag, times the `share` of the bag, times the weight of the id. If the combiner is the maximum, only
-    the row with the maximum of a column gets the gradient of the column. In the inputs, no two different rows of a bag
-    tie. `by_frequency` may divide the rows of the gradient."""
+    """Return the gradient of sum(upstream * `bag`) with respect to the table. Each member of a bag adds to its row the
+    product of the bag's upstream gradient, the bag's `share` and the member's weight. If the combiner is the maximum,
+    only the row with the maximum of a column gets the gradient of the column. In the inputs, no two different rows of a
+    bag tie. `by_frequency` may divide the rows of the gradient."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)

@@ -1,7 +1,7 @@
 """Define the numbers and the array operations that rules use. `Numbers` computes in float64; `BoundedNumbers` computes
 in 64 decimal digits, with bounds.
 
-A rule computes with arrays only through methods of `Numbers`, Python's operators and abs(). So one rule serves two
+A rule computes elements of arrays only with methods of `Numbers`, Python's operators and abs(). So one rule serves two
 purposes. With `BoundedNumbers` and arrays of `Real`, the rule computes the vectors; with `Numbers`, the rule computes a
 float64 trajectory.
 

@@ -1,10 +1,11 @@
 """Define the rules, which compute the result and the state of a step. A rule serves all frameworks with its optimizer.
 
-The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the new weights, or for a
-clip the gradient, and the state after the step. Where the formulas of frameworks differ, an option selects the formula
-(`epsilon`, `correction`, `decay` ...). If only the order of operations differs, there is no option, and the bound
-covers each order (clause 28). The new weight is a sum, and a decoupled decay is one of its terms. So (1 - lr wd) w - s
-and w - lr (wd w + s / lr) count as one formula, and the bound of `shrunk` covers both forms.
+The arguments of a rule are `Numbers`, the gradient, the weights and the state. A rule returns the result and the state
+after the step. The result is the new weights, or for `clip` and `clip_value` the gradient. Where the formulas of
+frameworks differ, an option selects the formula (`epsilon`, `correction`, `decay` ...). If only the order of operations
+differs, there is no option except `shrinks`, and the bound covers each order (clause 28). The new weight is a sum, and
+a decoupled decay is one of its terms. So (1 - lr wd) w - s and w - lr (wd w + s / lr) count as one formula, and the
+bound of `shrunk` covers both forms.
 
 May import: this folder.
 """

@@ -35,7 +35,7 @@ class Score:
     trajectory: str
     #: the name of the result, such as "weights", or of a state array
     array: str
-    #: the largest error divided by the bound of grade 1, and by the bound of grade 2
+    #: the largest ratios of error to bound, in grade 1 and in grade 2
     by_grade: tuple[float, float]
     #: the element whose error divided by the bound of grade 1 is largest
     furthest: ScorePlace

@@ -17,8 +17,8 @@ from islices.conformance.formulas import lookups, rules
 from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
 
-#: The factors of a learning rate that changes at each step. They distinguish a learning rate inside a momentum buffer
-#: from one outside.
+#: The factors of a learning rate that changes at each step. These factors distinguish a learning rate inside a momentum
+#: buffer from one outside.
 SCHEDULE = (1.0, 0.25, 2.0, 0.5)
 #: The frameworks whose optimizers have only row-sparse formulas.
 SPARSE = ("fbgemm", "sparsecore")
@@ -124,8 +124,9 @@ def trajectories(formula: Formula) -> Iterator[Trajectory]:
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:
     """Return True if a formula has the given options, and if it has the combiner that the options name.
 
-    Return False for inputs that the dense formula already runs, and for "wide" inputs of a clip whose norm is dominated
-    by one element.
+    Return False for "vast" and "beyond" inputs of a row-sparse formula whose framework is not in `SPARSE`, because
+    dense formulas already run these inputs. Return False for "wide" inputs of a clip whose norm is dominated by one
+    element.
     """
     combiners = formula.form.get("weighted" if "weighted" in inputs else "combiners", ())
     # the dense formula already runs these inputs

@@ -1,8 +1,8 @@
 """Write the float arrays of the vector files as hexadecimal texts in JSON, which any language can read.
 
-The text of an array contains the bytes of its elements, row by row. Each element is a big-endian IEEE 754 number.
-Inputs are float32 numbers (8 digits), and expected values are float64 numbers (16 digits). A bound is the upper half of
-a float32, rounded up (4 digits). A bound of 7f80 is infinite: the element is not judged. A bound of 0000 requires the
+The text of an array contains the bytes of its elements, row by row. Each element is big-endian. Inputs
+are float32 numbers (8 digits), and expected values are float64 numbers (16 digits). A bound is the upper half of a
+float32, rounded up (4 digits). A bound of 7f80 is infinite: the element is not judged. A bound of 0000 requires the
 exact value.
 
 May import: `numpy`, this folder.

@@ -14,8 +14,8 @@ import numpy as np
 Host = np.ndarray[Any, Any]
 #: (sums, their row numbers)
 Sums = tuple[Host, Host]
-#: `by_layers` is measured only if no row occurs more often than this. The Python loop of `by_layers` has one step per
-#: occurrence of the most frequent row.
+#: `by_layers` is measured only if no row occurs more often than this. The Python loop of `by_layers` has one step for
+#: each occurrence of the most frequent row except the first occurrence.
 MOST_LAYERS = 256
 
 

@@ -70,8 +70,8 @@ def timed_calls(
 ) -> dict[str, Callable[[], Any]]:
     """Return {label: call} for TensorFlow's equivalents of one operation of islices.
 
-    TensorFlow has no public function that coalesces, and its clips treat duplicates as different rows. The labels name
-    the code that users write instead.
+    TensorFlow has no public function that coalesces, and its clips treat duplicates as different rows. So most labels
+    name code that users write instead.
     """
     shape = tf.constant((num_rows, *v.shape[1:]), tf.int64)
     gradient = tf.IndexedSlices(v, i, shape)

@@ -75,8 +75,8 @@ def timed_calls(
 ) -> dict[str, Callable[[], Any]]:
     """Return {label: call} for PyTorch's equivalents of one operation of islices.
 
-    `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. The labels name the code that users write
-    instead.
+    `torch.nn.utils.clip_grad_norm_` raises an error for sparse gradients. So the labels of clips name the code that
+    users write instead.
     """
     shape = (num_rows, *v.shape[1:])
 

@@ -6,9 +6,9 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-The adapter must end when its input ends. Lines of any other form that the adapter prints are stray lines. The client
-counts stray lines and stores the first ones. A library may print a greeting, so stray lines are no failure. If the
-process ends or exceeds the time limit, the next call starts a new process.
+The adapter must end when its input ends. Any other line that the adapter prints, such as an answer to another call, is
+a stray line. The client counts stray lines and stores the first ones. A library may print a greeting, so stray lines
+are no failure. If the process ends or exceeds the time limit, the next call starts a new process.
 
 May import: this folder.
 """

@@ -2,11 +2,12 @@
 
 From best to worst, the outcomes are pass, bound, deviation, unsupported, fail and harness error. A case is a regression
 if its new outcome is worse than its old outcome; unsupported cases and declared deviations are no exceptions. A new
-case that fails is also a regression, and so is a run that crashes or hangs only in the new report. A vanished case is a
-separate kind and as serious as a regression, because a case that does not run proves nothing.
+case that fails or is a harness error is also a regression. So is a run that crashes or hangs only in the new report.
+A vanished case is a separate kind and as serious as a regression, because a case that does not run proves nothing.
 
 Columns match if backend, variant and mode are the same. If a report has several columns of one backend, variant and
-mode, NumPy, Python and the system must also be the same. Other versions may differ, and the comparison shows them.
+mode, NumPy, Python and the system must also be the same. Columns match even if
+other versions differ; the comparison shows these versions.
 """
 
 from __future__ import annotations

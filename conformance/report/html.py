@@ -1,9 +1,9 @@
 """Write a report as one self-contained HTML page. The page needs no network and no server, and the matrix needs no
 JavaScript.
 
-No text of a report can become markup, because the page escapes each text of the report. The page contains the cases as
-JSON with escaped ``<``, and page.js inserts text only as text. The page's content security policy allows only one style
-and one script, identified by hashes, and nothing from other sites.
+No text of a report can become markup, because this module escapes each text of the report. The page contains the cases
+as JSON with escaped ``<``, and page.js inserts text only as text. The page's content security policy allows only one
+style and one script, identified by hashes, and nothing from other sites.
 """
 
 from __future__ import annotations

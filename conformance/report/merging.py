@@ -17,8 +17,8 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
     ----------
     runs : sequence of Run
     replace : bool
-        If True, a later run replaces earlier runs with a common mode and with the same backend, version, variant,
-        Python, NumPy and system.
+        If True, a later run replaces earlier runs that share a mode with the later run, and that have the same backend,
+        version, variant, Python, NumPy and system.
 
     Raises
     ------

@@ -85,7 +85,7 @@ class Hook:
 
 class Anchor(PyLayer):
     """A function that makes the output of a frozen layer part of an autograd graph. Unlike a leaf, the output of Anchor
-    may be changed in place and has no .grad."""
+    allows changes in place and has no .grad."""
 
     @staticmethod
     def forward(ctx: Any, anchor: paddle.Tensor, output: paddle.Tensor) -> paddle.Tensor:

@@ -59,8 +59,8 @@ def share(array: Host, place: Any = None) -> paddle.Tensor:
 
 
 def as_tensor(array: Host, place: Any = None) -> paddle.Tensor:
-    """Return a tensor with a copy of the caller's NumPy array; raise TypeError for a dtype that Paddle does not
-    have."""
+    """Return a tensor with a copy of the caller's NumPy array. Raise TypeError unless the elements are numbers or
+    bools."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
     if array.dtype.kind not in "fiubc":

@@ -2,7 +2,9 @@
 
 The rows are read outside the autograd graph and become leaves of the graph. So the table is not part of the graph, and
 no table-sized gradient is allocated. If a gradient function raises an exception, Paddle raises an OSError that quotes
-the exception. This module raises the original exception instead. May import: Paddle, the core.
+the exception. In a differentiation by islices, this module raises the original exception instead.
+
+May import: Paddle, the core.
 """
 
 from __future__ import annotations
@@ -48,13 +50,13 @@ class Differentiation:
 
 #: The current differentiation. In a nested differentiation, the gradients must be differentiable as well.
 _current: ContextVar[Differentiation | None] = ContextVar("islices_paddle_differentiation", default=None)
-#: A lock, because two threads that call `paddle.grad` at the same time crash the process. Threads may call
-#: `Tensor.backward` at the same time.
+#: A lock, because two threads that call `paddle.grad` at the same time crash the process. Simultaneous calls of
+#: `Tensor.backward` need no lock.
 _one_at_a_time = threading.RLock()
 
 
 class Recorder:
-    """The recorder of all lookups in one table during a differentiation."""
+    """The recorder of lookups in one table during a differentiation."""
 
     def __init__(self, read_rows: Callable[[Array, Array], Array], source: Source, owner: Differentiation) -> None:
         self.read_rows = read_rows

@@ -38,8 +38,8 @@ def tables(run: Record) -> list[TextTable]:
 
 
 def measured(run: Record) -> Iterator[TextTable]:
-    """Yield one table per title, with the timed records of this title. If there are remarks, then yield a table without
-    rows for them."""
+    """Yield one table per title, with the timed records of this title. If there are remarks, also yield them as the
+    title of a table without rows."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
     for record in run["records"]:

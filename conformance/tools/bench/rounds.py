@@ -21,9 +21,9 @@ def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inn
     """Return the milliseconds of each implementation in each round. The times of an additional first round are not
     returned.
 
-    At least `repeat` rounds run, or half as many if the first round takes longer than `seconds`. Then more rounds run
-    until `seconds` have passed, but never more than MOST_ROUNDS in all. `inner` is the number of short calls that are
-    timed together.
+    At least `repeat` rounds run, or half as many if `seconds` is not 0 and the first round takes longer. Then more
+    rounds run until `seconds` have passed, but never more than MOST_ROUNDS in all. `inner` is the number of short calls
+    that are timed together.
     """
     names = list(variants)
     first = {name: _timed(variants[name], inner) for name in names}

@@ -1,4 +1,4 @@
-"""Run the part "updates": steps of islices' optimizers and of each framework's optimizers, and steps written by hand.
+"""Run the part "updates": steps of islices' optimizers and of torch's optimizers, and steps written by hand.
 
 The gradient has duplicates, as after a lookup of repeated ids. Every implementation has a separate table and state with
 the same initial values. Before the timing, the bench compares the result of the first step with the formula in float64.

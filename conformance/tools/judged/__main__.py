@@ -63,8 +63,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _earlier(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of an earlier run, without the libraries that this run judges. Without --library, or if the
-    folder of --docs has no earlier run, return empty results."""
+    """Return the results of an earlier run, without the libraries that this run judges. Without --library or --docs,
+    or if the folder of --docs has no earlier run, return empty results."""
     path = options.docs and options.docs / "judged.json"
     if not options.library or not path or not path.exists():
         return {"libraries": [], "findings": {}}

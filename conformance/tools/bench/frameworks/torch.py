@@ -1,7 +1,5 @@
-"""Define torch's calls for the bench. Steps use torch's optimizers or FBGEMM, or are written by hand.
-
-FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. FBGEMM 1.9 does not load with torch 2.13.
-"""
+"""Define torch's calls for the bench. Steps use torch's optimizers or FBGEMM, which is optional, or are written by
+hand."""
 
 from __future__ import annotations
 
@@ -68,6 +66,7 @@ def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.
 def _fbgemm(kind: str, start: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Return FBGEMM's layer and views of its tables. The layer sums the rows of each bag, and runs the optimizer in the
     backward pass."""
+    # pip install fbgemm-gpu-cpu==1.8.0; version 1.9 does not load with torch 2.13
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (

@@ -55,8 +55,8 @@ def clip(g: Any, max_norm: float) -> Any:
 
 
 def step_of(formula: str, name: str) -> Step:
-    """Return the step of an MXNet optimizer for a formula. Centered formulas switch on the option ``centered``.
-    Formulas of SGD and Adam switch on the option ``lazy_update``."""
+    """Return the step of an MXNet optimizer for a formula. The step of a centered formula uses the option
+    ``centered``, and the step of a formula of SGD or Adam uses the option ``lazy_update``."""
     sparse = FORMULAS[formula].gradients != "dense"
     chosen = {"centered": True} if "centered" in formula else {"lazy_update": True} if name in ("SGD", "Adam") else {}
     return mxnet_step(name, sparse, **chosen)
