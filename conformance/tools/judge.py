@@ -141,14 +141,14 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
         reported = [json_of(x) for x in found]
         print(json.dumps(reported if of_all else reported[0], indent=1))
         return
-    print_text("\n\n".join(map(_coloured, found)))
+    print_text("\n\n".join(_coloured(x, options.grade) for x in found))
     if of_all:
         passed = sum(_code([x], options.grade) == 0 for x in found)
         rest = len(FORMULAS) - len(found)
         print(f"\n{passed} of {len(found)} formulas within the bound; unsupported are the other {rest}.")
 
 
-def _coloured(found: Judgement) -> str:
+def _coloured(found: Judgement, grade: int) -> str:
     """Return the report as text. On a terminal, the first line of the text is green or red, unless NO_COLOR is set or
     TERM is "dumb"."""
     report = text(found)
@@ -156,7 +156,7 @@ def _coloured(found: Judgement) -> str:
     if plain:
         return report
     head, _, rest = report.partition("\n")
-    return f"\x1b[1;{32 if found.passed else 31}m{head}\x1b[0m\n{rest}"
+    return f"\x1b[1;{31 if _code([found], grade) else 32}m{head}\x1b[0m\n{rest}"
 
 
 # ---------------------------------------------------------------------- arguments
