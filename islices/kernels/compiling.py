@@ -60,7 +60,7 @@ def inline(function: Callable[..., Any]) -> Any:
 
 
 def called(function: Any, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
-    """Return a function of numbers, compiled with its parameters in the order of `arguments`.
+    """Compile a function of numbers. The parameters of the result have the order of `arguments`.
 
     `expand` describes `arguments` and `constants`. Kernels call the result with an unpacked tuple.
     """

@@ -1,8 +1,9 @@
 """The frameworks' clipping formulas, stored as data. Ports that must reproduce an old training run use these formulas.
 
-A formula maps (norm, max_norm) to steps ("mul" | "div", scalar). The steps are applied to the values in order, and
-each step rounds. Formulas use primitives, so they run on NumPy arrays and under a trace. For `raw` formulas, duplicates
-are not summed before the norm is computed, as in the framework. SPEC clause 11.
+A formula maps (E, norm, max_norm) to steps ("mul" | "div", factor). A factor is a number, or an array with one factor
+per norm. The steps are applied to the values in order, and each step rounds. Formulas use primitives, so they run on
+NumPy arrays and under a trace. For `raw` formulas, duplicates are not summed before the norm is computed, as in the
+framework. SPEC clause 11.
 """
 
 from __future__ import annotations

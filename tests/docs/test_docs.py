@@ -104,7 +104,7 @@ def codes(path: str, x: Any) -> set[str]:
 
 
 def is_record(x: Any) -> bool:
-    """Return True if the class is a plain record, whose fields have comments."""
+    """Return True if x is a dataclass or a named tuple, whose docstring needs only a summary."""
     return inspect.isclass(x) and (dataclasses.is_dataclass(x) or hasattr(x, "_fields"))
 
 
