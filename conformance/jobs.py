@@ -1,4 +1,5 @@
-"""Run the suite in processes. At most two of these processes run at a time.
+"""Run the suite in processes. At most two of these processes run at a time; in the variant "ranks", a process starts
+further ones.
 
 The variants of a backend in one interpreter share one process, with its imports and compiled programs. Each variant
 with environment variables has a separate process instead.

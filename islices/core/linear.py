@@ -157,7 +157,7 @@ def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) ->
     """Multiply and divide values by scalars in several steps; a step is ("mul" or "div", scalar).
 
     Each step rounds. For 16-bit values the steps are computed in float32, and the result is rounded to 16 bits once. A
-    scalar is a Python number, an array of shape () or (1,), or an array with as many dimensions as `values`.
+    scalar is a Python number, or an array of one number that broadcasts with `values`.
     """
     if all(isinstance(c, (int, float)) for _, c in steps):
         return modes.run("scaled", B, (values,), steps=steps)

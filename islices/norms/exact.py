@@ -2,11 +2,11 @@
 
 Frameworks sum in different orders, with different numbers of threads. So the last bits of a plain sum of squares can
 differ between frameworks. This module cuts every term into a multiple of one large power of two (a unit) and a rest.
-The multiples of one unit can be added in any order without rounding. With two cuts (more for very many terms), the sums
-of the multiples and of the rests bound the exact sum closely. The exact sum then rounds to one known float64, unless it
-lies close to the midpoint of two adjacent float64 numbers. In that case `_finish` finds the sign of the exact sum minus
-the midpoint. The function reads the terms a few bits at a time, from the highest down, until the sign is certain or no
-bit is left.
+The multiples of one unit can be added in any order without rounding. If the rest is cut again (or several times, for
+very many terms), the sums of the multiples and of the last rests give the exact sum with a small, known error. The
+exact sum then rounds to one known float64, unless it lies close to the midpoint of two adjacent float64 numbers. In
+that case `_finish` finds the sign of the exact sum minus the midpoint. The function reads the terms a few bits at a
+time, from the highest down, until the sign is certain or no bit is left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
 rounding", SIAM J. Sci. Comput. 31(1), 2008, which also contains `_power_of_two` under the name NextPowerTwo. A square

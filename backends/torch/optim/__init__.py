@@ -156,7 +156,8 @@ class Adam(RowOptimizer):
     eps : float or one-element Tensor, default 1e-08
         A small number that is added to the root of the corrected mean square.
     weight_decay : float or one-element Tensor, default 0.0
-        The step adds ``weight_decay * w`` to the gradient of the rows that it updates. Use `AdamW` for decoupled decay.
+        The step adds ``weight_decay * w`` to the gradient of the rows that it updates (with semantics="keras", the
+        decay is decoupled). Use `AdamW` for decoupled decay.
     amsgrad : bool, default False
         If True, the step divides by the root of the largest mean square so far (Reddi et al. 2018).
     decoupled_weight_decay : bool, optional

@@ -125,8 +125,9 @@ def check_group(rule: str, group: Group) -> None:
 
 
 def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
-    """Raise ValueError if the class has one fixed kind of weight decay, and decoupled_weight_decay requests the other
-    kind. If a related class has the other kind, the message contains the name of that class and then `hint`."""
+    """Raise ValueError unless decoupled_weight_decay is None, or the value that the class accepts: True for AdamW,
+    either for NAdam, False for other classes. If a related class accepts the other value, the message contains the name
+    of that class and then `hint`."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
     if requested is None or bool(requested) == accepted or "decoupled_weight_decay" in record.arguments:

@@ -1,4 +1,4 @@
-"""Test islices.capture on torch, with stock layers and their options, hooks, checkpoints and compiled models."""
+"""Test islices.capture on torch: options of stock layers, hooks, activation checkpointing, and torch.compile."""
 
 from __future__ import annotations
 

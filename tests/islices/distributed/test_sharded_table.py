@@ -223,7 +223,8 @@ def options(group: Group) -> dict[str, Any]:
 
 
 def test_options_of_lookups_hold_on_fetched_rows() -> None:
-    """Check that lookup options apply to fetched rows, and count bytes. A rank sends 4 bytes for each row that it needs
+    """Check that lookup options apply to fetched rows, and check the number of bytes sent and received. A rank sends 4
+    bytes for each row that it needs
     from another rank, and receives the row."""
     found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]

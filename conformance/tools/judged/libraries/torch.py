@@ -1,5 +1,5 @@
-"""torch.optim (for-loop, foreach, fused and compiled implementations), torch's clip by the global norm, and the clip of
-rows in embeddings."""
+"""torch.optim (for-loop, foreach, fused and compiled implementations), torch's clip by the global norm, and the
+renormalization of weight rows by an embedding's max_norm."""
 
 from __future__ import annotations
 

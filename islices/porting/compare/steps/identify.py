@@ -126,8 +126,8 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
     """Yield copies of a recipe with all combinations of its default values and the values in `CONSTANTS`. The copy with
     the default values is first.
 
-    `begins` is the initial accumulator, or None if the state does not show it. If `begins` is a number, no other
-    initial accumulator is tried.
+    `begins` is the initial accumulator, or None if the state does not show it. If `begins` is a number, it is the only
+    initial accumulator that is tried. If it is not 0 and the formula has no initial accumulator, nothing is yielded.
     """
     values = {name: dict.fromkeys((plain[name], *x)) for name, x in CONSTANTS.items() if plain[name] is not None}
     if begins is not None and "initial_accumulator" in values:
