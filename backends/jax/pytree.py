@@ -2,7 +2,8 @@
 them.
 
 For JAX, all arrays of a pytree are leaves, even row numbers. So `jax.tree.map(jnp.add, a, b)` and `lax.psum` would add
-row numbers. To detect this, gradients have another leaf, the guard. Arithmetic changes the guard, but copies do not.
+row numbers. Gradients have another leaf, the guard, which detects this arithmetic: arithmetic changes the guard, and
+copies do not.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor)
 
 class FrozenOutput(torch.autograd.Function):
     """An autograd function that makes the output of a frozen layer part of a graph. Users may still change the output
-    in place, and no tensor gets a .grad."""
+    in place. The backward pass of this function sets no .grad."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Make the function that a transformation such as `value_and_grad` returns.
 
-Compilers must trace this function, which calls the user's code, but not the rest of islices. Compilers choose by
-module, so this module contains nothing else. May import: the standard library.
+torch's Dynamo must trace this function, because it calls the user's code. Dynamo skips most other modules of islices.
+Dynamo chooses by module, so this module contains nothing else. May import: the standard library.
 """
 
 from __future__ import annotations

@@ -236,9 +236,9 @@ def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array])
 
 
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
-    """Return, for each unit, the sum of the parts cut at the unit, and then the sum of the rests.
+    """Return sums for each row: first the sum of the parts cut at each unit, then one sum of the last rests.
 
-    If `sizes` is True, the last sum is that of the absolute rests.
+    If `sizes` is True, the last sum is that of the rests' absolute values.
     """
     scale, half, *units = columns
     dtype = B.dtype(x)

@@ -1,10 +1,10 @@
 """Let jitted programs on CPUs make host calls, which call compiled kernels through XLA's C API without copies or
 Python's lock.
 
-In traced programs that may call kernels, each sum of rows or bags, norm and optimizer step is an equation of one JAX
-primitive (`primitive`). On CPUs, JAX lowers the equation to a few custom calls (`row_calls`). numba compiles a handler
-for each kind of call (`parts`), so no C compiler is needed. The handler reads XLA's call frame, and distributes the
-work over XLA's threads (`frames`).
+In traced programs that may call kernels, one JAX primitive (`primitive`) stands for sums of duplicate rows, sums within
+bags, norms, and optimizer steps. On CPUs, JAX lowers the equation to a few custom calls (`row_calls`). numba compiles a
+handler for each kind of call (`parts`), so no C compiler is needed. The handler reads XLA's call frame, and distributes
+the work over XLA's threads (`frames`).
 
 The code relies on the following properties of XLA's C API (xla/ffi/api/c_api.h in `jax.ffi.include_dir()`):
 

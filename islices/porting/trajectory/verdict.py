@@ -112,7 +112,7 @@ def _positions(now: Steps, drift: float, past: Past, notes: dict[str, str]) -> I
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
     """Return the `Found` of the tensor that uses the largest share of its allowance. The allowance is `factor` times
-    the tensor's 2-norm times the larger eps of both dtypes."""
+    the larger 2-norm of both sides times the larger eps of both dtypes."""
     return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(pair).items())
 
 
