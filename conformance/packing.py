@@ -1,5 +1,6 @@
-"""Pack the golden vectors for a wheel into one compressed text. The text contains the elements of float arrays as bits,
-unless the vectors store some elements as integers.
+"""Pack the golden vectors for a wheel into one compressed text. The text contains each float array as bits, except
+arrays
+for which the vectors store an element as an integer.
 
 setup.py runs this file before the package is installed. May import: the standard library.
 """

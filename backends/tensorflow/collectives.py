@@ -151,8 +151,8 @@ def _places(ids: Array, sizes: Array) -> Array:
 def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
     """Convert a tensor of shape (n, ...) to int32 words. Return (the words, a function that converts words back).
 
-    The words have the shape (n, k), or (n,) if rows have no elements. TensorFlow can gather tensors of only a few
-    dtypes. In eager code, TensorFlow retraces each gather of a dtype other than int32.
+    The words have the shape (n, k), or (n,) if rows have no elements. TensorFlow's all_gather accepts only a few
+    dtypes. In eager code, TensorFlow retraces each all_gather of a dtype other than int32.
     """
     n, size = tf.shape(x)[0], x.dtype.size
     if 0 in x.shape[1:]:

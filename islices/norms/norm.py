@@ -228,7 +228,7 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
-    """Return (backend, norm) if leaves are traced and the framework can call a compiled kernel, else None."""
+    """Return (backend, norm) if any leaf is traced and the backend's `traced_norm` computes the norm, else None."""
     B = next((seen.B for seen in found if modes.is_traced(seen.B, seen.values)), None)
     if B is None:
         return None

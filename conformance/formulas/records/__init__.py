@@ -1,9 +1,9 @@
 """Collect the formulas of all frameworks from the modules of this folder.
 
 The formulas of optimizers were chosen by use: the optimizers that each framework's documentation shows first, then the
-optimizers of recommender and language models. Among the optimizers that are not covered are LAMB, LARS, Adafactor,
-Muon, Rprop, LBFGS, ASGD and schedule-free optimizers. 8-bit states, 16-bit states and 16-bit weights would need other
-bounds and are not covered either.
+optimizers of recommender and language models. The formulas do not cover, for example, LAMB, LARS, Adafactor,
+Muon, Rprop, LBFGS, ASGD and schedule-free optimizers. They also exclude 8-bit states, 16-bit states and 16-bit weights,
+which would need other bounds.
 
 May import: this folder, `islices.conformance.formulas.formula`.
 """

@@ -1,4 +1,4 @@
-"""Pair the tensors of two trees by name, or by position if the trees have no common name but equally many leaves.
+"""Pair the tensors of two trees by name, or by position if no pairs are given and no names are equal.
 
 The tensors of a third tree can be assigned to the pairs.
 """
@@ -24,8 +24,8 @@ class Both(NamedTuple):
 
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
-    """Read two trees and pair their tensors, first by the names in `pair`, then by equal names. If the trees have no
-    name in common but equally many leaves, pair the leaves by position. Skip leaves that are None."""
+    """Read two trees and pair their tensors, first by the names in `pair`, then by equal names. If `pair` is empty and
+    the trees have equally many leaves but no common name, pair the leaves by position. Skip leaves that are None."""
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
     names, notes = pair_names(left, right, pair), tuple[str, ...]()
     if not names and len(left) == len(right) and not pair:

@@ -1,4 +1,5 @@
-"""Turn kernels off except in the listed modules, because kernels have the same bits and take seconds to compile."""
+"""Turn kernels off except in the listed modules. Results have the same bits without kernels, which take seconds to
+compile."""
 
 from __future__ import annotations
 
