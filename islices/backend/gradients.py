@@ -168,7 +168,7 @@ class Gradients(Arrays):
 
         The framework has not recorded the operations that computed the value from the arrays.
         ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream. Override
-        this method if the framework has forward-mode derivatives.
+        this method if the framework has forward-mode derivatives that `custom_gradient` does not support.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
