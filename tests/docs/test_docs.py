@@ -253,9 +253,8 @@ def test_stability_names_the_supported_versions() -> None:
     needed = {"numpy": project["dependencies"], **project["optional-dependencies"]}
     shown = {"numpy": "NumPy", "torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
     for name, title in shown.items():
-        lowest = re.search(r">=([\d.]+)", needed[name][0])
-        assert lowest
-        assert re.search(rf"\| {title} \| {re.escape(lowest[1])}\b", text)
+        (lowest,) = re.findall(r">=([\d.]+)", needed[name][0])
+        assert re.search(rf"\| {title} \| {re.escape(lowest)}\b", text)
     for minor in re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"])):
         assert minor in text
     assert f"protocol {islices.backend.PROTOCOL}" in text.replace("\n", " ")

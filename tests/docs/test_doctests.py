@@ -29,12 +29,12 @@ class Finder(doctest.DocTestFinder):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_a_module(name: str) -> None:
-    if name.startswith("islices.backends.") and importlib.util.find_spec(name.split(".")[2]) is None:
+    if name.startswith("islices.backends.") and not importlib.util.find_spec(name.split(".")[2]):
         pytest.skip(f"{name} needs its framework")
     runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     for example in Finder().find(importlib.import_module(name), name):
         runner.run(example)
-    assert runner.failures == 0, f"{runner.failures} of {runner.tries} examples of {name} fail"
+    assert not runner.failures, f"{runner.failures} of {runner.tries} examples of {name} fail"
 
 
 def test_examples_of_decorated_functions_are_run() -> None:

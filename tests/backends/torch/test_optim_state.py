@@ -84,10 +84,11 @@ def test_momentum_of_sparse_gradients_is_given_as_a_dense_array() -> None:
     layer(torch.tensor([3, 1, 3])).sum().backward()
     sgd.step()
     assert sgd.state[layer.weight]["momentum_buffer"].layout is torch.sparse_coo
+    named = state_of(sgd, layer)
+    assert named["weight"]["momentum"].layout is torch.strided
     ours = optim.SGD(layer.parameters(), 0.1, momentum=0.9)
-    start_from(ours, layer, state_of(sgd, layer), semantics="torch")
-    momentum = ours.state[layer.weight]["momentum_buffer"]
-    assert momentum.tolist() == [[0, 0], [1, 1], [0, 0], [2, 2], [0, 0]]
+    start_from(ours, layer, named, semantics="torch")
+    assert ours.state[layer.weight]["momentum_buffer"].tolist() == [[0, 0], [1, 1], [0, 0], [2, 2], [0, 0]]
 
 
 def saved_of(name: str, steps: int = 2, **hyper: Any) -> Any:
@@ -190,6 +191,7 @@ def test_a_large_state_is_torch_s_own_in_all_but_its_pages() -> None:
     [
         (torch.optim.SGD, optim.SGD, {"momentum": 0.9}, True),
         (torch.optim.SparseAdam, optim.Adam, {}, True),
+        (torch.optim.SGD, optim.SGD, {}, False),
         (torch.optim.Adagrad, optim.Adagrad, {}, False),
         (torch.optim.SparseAdam, optim.SparseAdam, {}, False),
     ],
